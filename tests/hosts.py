@@ -164,13 +164,17 @@ class Host:
         with contextlib.suppress(AssertionError):
             _run("ip", "netns", "delete", self.space)
 
+    def processes(self):
+        """The numbers of its processes."""
+        return [*map(int, _run("ip", "netns", "pids", self.space).split())]
+
     def kill(self):
         """Kills all of its processes."""
         with contextlib.suppress(AssertionError):
-            while found := _run("ip", "netns", "pids", self.space).split():
+            while found := self.processes():
                 for number in found:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(number), signal.SIGKILL)
+                        os.kill(number, signal.SIGKILL)
                 time.sleep(0.05)
 
     def slow(self, *, delay=0.0, loss=0.0, rate=1e12, drop=()):

@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import types
 
 import pytest
 import tensorflow as tf
@@ -73,6 +74,31 @@ def test_what_ends_a_run_with_which_status(name, others):
 def test_one_process_loses_no_worker():
     text = "Collective ops is aborted by: Socket closed"
     assert _status(tf.errors.UnavailableError, text) == 1
+
+
+def test_a_worker_is_lost_once_it_does_not_answer_four_times(monkeypatch):
+    answers = {"127.0.0.1": iter([1] * 9), "gone": iter([0, 0, 0, 1] + [0] * 5)}
+    sleeps, aborts = [], []
+    monkeypatch.setattr(
+        failures, "_answers", lambda host, port: next(answers[host])
+    )
+    monkeypatch.setattr(failures.time, "sleep", sleeps.append)
+    monkeypatch.setattr(
+        failures.context,
+        "context",
+        lambda: types.SimpleNamespace(
+            abort_collective_ops=lambda code, text: aborts.append((code, text))
+        ),
+    )
+    # By its name only at first.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr(
+            failures, "_others", (("localhost", port), ("gone", 1))
+        )
+        failures._watch()
+    assert sleeps == [5.0] * 8
+    assert aborts == [(14, "gone:1 does not answer this worker")]
 
 
 @pytest.mark.parametrize(

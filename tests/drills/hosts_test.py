@@ -7,6 +7,7 @@ disappears ends no connection. --drill_seed draws the moments.
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -125,12 +126,22 @@ def expected(request, tmp_path_factory):
     return request.param, _weights(workdir)
 
 
-# What befalls a host, by name. Each ends the run, on all hosts that are left.
+def _stop(host):
+    """Freezes its processes."""
+    for number in host.processes():
+        os.kill(number, signal.SIGSTOP)
+
+
+# What befalls a host, by name; the next one is given, too. Each ends the run on
+# all hosts that are left.
 _FAULTS = {
-    "cable": lambda lost: lost.cut(),
-    "power": lambda lost: lost.lose(),
-    "restart": lambda lost: (lost.lose(), lost.boot()),
-    "firewall": lambda lost: lost.slow(drop=(2222,)),
+    "cable": lambda lost, _: lost.cut(),
+    "power": lambda lost, _: lost.lose(),
+    "restart": lambda lost, _: (lost.lose(), lost.boot()),
+    "firewall": lambda lost, _: lost.slow(drop=(2222,)),
+    "frozen": lambda lost, _: _stop(lost),
+    # A third one reaches both.
+    "route": lambda lost, other: lost.blackhole(other.address),
 }
 
 
@@ -155,10 +166,15 @@ def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
         workers = _start(network, tmp_path)
         _until(tmp_path, 8, workers)
         time.sleep(generator.uniform(0, 0.5))
-        lost = generator.randrange(number)
-        _FAULTS[fault](network[lost])
+        # Two that do not reach each other are not the first one, of three.
+        lost = number - 2 if fault == "route" else generator.randrange(number)
+        _FAULTS[fault](network[lost], network[(lost + 1) % number])
+        if fault == "frozen":  # Until it is killed, it cannot end.
+            for worker in workers[:lost] + workers[lost + 1 :]:
+                worker.wait(timeout=_LIMIT)
+            network[lost].kill()
         statuses, said = _ended(workers, f"{fault} of {network[lost].name}")
-        killed = fault in ("power", "restart")
+        killed = fault in ("power", "restart", "frozen")
         for i, status in enumerate(statuses):
             assert status == (-9 if killed and i == lost else 42), said
         network[lost].normal()

@@ -8,10 +8,12 @@ problem, such as a full disk.
 import contextlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tf_contrastive import errors
 
@@ -31,6 +33,10 @@ _AMBIGUOUS = (
 # How long a lost worker may still seem to answer, and an answer may take.
 _DYING_SECONDS = 3.0
 _ANSWER_SECONDS = 5.0
+# A worker that does not answer so often, at such intervals, is lost, in 20 to
+# 40 s. TensorFlow gives up one that its first worker misses after 10 s.
+_CHECK_EVERY_SECONDS = 5.0
+_UNANSWERED = 4
 
 # The other workers of this process's cluster. A process joins at most one.
 _others: tuple[tuple[str, int], ...] = ()
@@ -48,6 +54,39 @@ def set_others(addresses: Sequence[tuple[str, int]]) -> None:
     """Sets (host, port) of each other worker that this process depends on."""
     global _others
     _others = tuple(addresses)
+
+
+def watch_others() -> None:
+    """Lets what needs the others fail once one of them cannot be reached.
+
+    TensorFlow asks only the first worker whether the others are there: two that
+    reach it but not each other would wait forever. What a worker computes, and
+    how long, does not matter: its operating system answers.
+    """
+    if _others:
+        threading.Thread(target=_watch, daemon=True).start()
+
+
+def _watch() -> None:
+    # By the addresses of now: a name server may be out of order later.
+    targets = {each: _resolved(*each) for each in _others}
+    unanswered = dict.fromkeys(_others, 0)
+    while max(unanswered.values()) < _UNANSWERED:
+        time.sleep(_CHECK_EVERY_SECONDS)
+        for each, target in targets.items():
+            unanswered[each] = 0 if _answers(*target) else unanswered[each] + 1
+    host, port = max(unanswered, key=unanswered.__getitem__)
+    context.context().abort_collective_ops(
+        tf.errors.UNAVAILABLE, f"{host}:{port} does not answer this worker"
+    )
+
+
+def _resolved(host: str, port: int) -> tuple[str, int]:
+    try:
+        with socket.create_connection((host, port), _ANSWER_SECONDS) as found:
+            return found.getpeername()[:2]
+    except OSError:
+        return host, port
 
 
 def meaning(error: Exception) -> errors.UserError | None:

@@ -226,6 +226,7 @@ def _multiworker(timeout: float) -> tf.distribute.Strategy:
                 f" ({errors.first_line(error)}): repeat the command on all of"
                 " them"
             ) from error
+    failures.watch_others()
     if threading.current_thread() is threading.main_thread():
         # TensorFlow's server has replaced the handler by one that ignores
         # SIGTERM, unknown to Python: install Python's again.
