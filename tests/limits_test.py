@@ -9,6 +9,7 @@ import dataclasses
 import io
 import struct
 import sys
+import time
 import types
 
 import doctor_facts
@@ -803,34 +804,41 @@ class _Clock:
         self.now += seconds
 
 
-def test_a_data_service_is_lost_after_60_seconds_and_stalled_after_120(
-    monkeypatch,
-):
-    clock = _Clock()
+# When a worker of the service did not answer -> when a warning is due, and when
+# the run ends: 60 s after the dispatcher's last answer, at 200 s.
+_SILENCES = {(): ([120], 260), (10, 50): ([], 120), (130,): ([120], 130)}
+
+
+@pytest.mark.parametrize("silent", _SILENCES)
+def test_a_data_service_is_awaited_for_60_or_120_seconds(silent, monkeypatch):
+    clock, told, asks = _Clock(), [], []
     monkeypatch.setattr(data_service, "time", clock)
 
-    asks = []
-
     def connect(address):
+        while service._awaited is None:  # By another thread, after at most 1 s.
+            time.sleep(0.01)
         if service.lost is None:
             asks.append(clock.now)
-        if clock.now > 200:  # It answered for 200 s.
+        if clock.now > 200:
             raise OSError("dead")
 
     monkeypatch.setattr(data_service, "_connect", connect)
-    service = data_service.DataService("grpc://localhost:1")
-    never = tf.data.Dataset.range(0)
-    asked = service._until_lost(never)
-    stalled = []
     monkeypatch.setattr(
-        data_service.terminal, "warning", lambda _: stalled.append(clock.now)
+        data_service,
+        "_silent_worker",
+        lambda address: "worker:1" if clock.now in silent else None,
     )
+    monkeypatch.setattr(
+        data_service.terminal, "warning", lambda _: told.append(clock.now)
+    )
+    warned, ends = _SILENCES[silent]
+    service = data_service.DataService("grpc://localhost:1")
     with pytest.raises(tf.errors.OpError):
-        for _ in asked:
+        for _ in service._until_lost(tf.data.Dataset.range(0)):
             pass
-    assert service.lost
-    assert stalled == [120]
-    assert asks[-1] == 260
+    assert told == pytest.approx(warned, abs=1)
+    assert asks[-1] == pytest.approx(ends, abs=1)
+    assert ("worker:1" in service.lost) == bool(silent)
 
 
 @pytest.mark.parametrize(("seconds", "reports"), [(59.9, False), (60.1, True)])

@@ -728,12 +728,16 @@ def _saving_on_error(
     try:
         yield
     except tf.errors.OpError as error:
+        lost = run.service and run.service.lost
         if _is_multiworker(run.strategy):
-            raise  # Without saving, which needs all workers.
+            # Without saving, which needs all workers.
+            if lost:
+                raise preemption.LostServiceError(lost) from error
+            raise
         saved.finish()
-        if run.service and run.service.lost:
+        if lost:
             raise preemption.LostServiceError(
-                f"{run.service.lost}; saved at step {saved.step:,}"
+                f"{lost}; saved at step {saved.step:,}"
             ) from error
         if named := datasets.name_unreadable(error):
             raise errors.UserError(

@@ -332,6 +332,24 @@ def test_a_lost_dispatcher_ends_the_run_after_a_checkpoint(launched, tmp_path):
     assert f"saved at step {saved:,}" in told
 
 
+def test_a_worker_that_does_not_answer_is_found(service):
+    assert data_service._silent_worker(service) is None
+    servers = tf.data.experimental.service
+    dispatcher = servers.DispatchServer()
+    address = dispatcher.target.removeprefix("grpc://")
+    with socket.socket() as closed:
+        closed.bind(("localhost", 0))
+        absent = f"localhost:{closed.getsockname()[1]}"
+        worker = servers.WorkerServer(
+            servers.WorkerConfig(address, worker_address=absent)
+        )
+        for given in (dispatcher.target, f"grpc://[::1]:{address[-5:]}"):
+            assert data_service._silent_worker(given) == absent
+    for server in (worker, dispatcher):
+        server._stop()
+    assert data_service._silent_worker(dispatcher.target) is None
+
+
 def test_a_worker_names_a_port_in_use():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]

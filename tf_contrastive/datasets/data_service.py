@@ -1,12 +1,13 @@
 """Batches made by other machines: the client of TensorFlow's data service.
 
-The set of views is that of a run without the service. If a worker dies, runs
-wait until it is back at its port; the examples that it had taken are missing
-from the epoch. If the dispatcher dies, TensorFlow would wait forever: the run
-ends.
+The set of views is that of a run without the service. If a worker is killed,
+runs wait until it is back at its port; the examples that it had taken are
+missing from the epoch. If the dispatcher dies, or a worker with its host,
+TensorFlow would wait forever: the run ends.
 """
 
 import collections
+import contextlib
 import math
 import socket
 import threading
@@ -14,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import grpc
 import numpy as np
 import tensorflow as tf
 
@@ -24,8 +26,10 @@ from tf_contrastive.datasets.sampler import Stream
 # In seconds.
 _CONNECT_TIMEOUT = 10
 _CHECK_EVERY = 1  # During a run.
+_CHECK_WORKERS_EVERY = 5
 LOST_AFTER = 60  # Without an answer of the dispatcher.
-STALLED_AFTER = 120  # Without a batch, until a warning.
+STALLED_AFTER = 120  # Without a batch that is awaited.
+_LIST_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # Of images in memory, which the check would copy.
 _MAX_CHECKED_BYTES = 100_000_000
@@ -34,7 +38,26 @@ _MAX_CHECKED_BYTES = 100_000_000
 def _connect(address: str) -> None:
     """Raises `OSError` if nothing answers at grpc://host:port."""
     host, _, port = address.removeprefix("grpc://").rpartition(":")
-    socket.create_connection((host, int(port)), _CONNECT_TIMEOUT).close()
+    target = host.strip("[]"), int(port)
+    socket.create_connection(target, _CONNECT_TIMEOUT).close()
+
+
+def _silent_worker(dispatcher: str) -> str | None:
+    """Returns the address of a worker that does not answer, if there is one."""
+    options = [("grpc.enable_http_proxy", 0)]
+    target = dispatcher.removeprefix("grpc://")
+    with (
+        contextlib.suppress(grpc.RpcError),
+        grpc.insecure_channel(target, options) as channel,
+    ):
+        listed = channel.unary_unary(_LIST_WORKERS)(b"", _CONNECT_TIMEOUT)
+        # A list of workers with addresses is written as one of jobs with names.
+        for worker in tf.train.ClusterDef.FromString(listed).job:
+            try:
+                _connect(worker.name)
+            except OSError:
+                return worker.name
+    return None
 
 
 class DataService:
@@ -48,7 +71,11 @@ class DataService:
     def __init__(self, address: str) -> None:
         self.address = address
         self.lost: str | None = None
-        self._last_answer = self._last_batch = time.monotonic()
+        self._last_answer = self._last_check = time.monotonic()
+        # Since when a batch is awaited; a worker that did not answer meanwhile,
+        # or earlier in the epoch: TensorFlow may still wait for its answer.
+        self._awaited: float | None = None
+        self._silent: str | None = None
         self._stalled = False
         self._lock = threading.Lock()
         self._examples: collections.Counter[int] = collections.Counter()
@@ -76,8 +103,10 @@ class DataService:
 
     def _add(self, epoch: int, count: int) -> None:
         with self._lock:
+            if not self._examples[int(epoch)]:
+                self._silent = None
             self._examples[int(epoch)] += int(count)
-        self._last_batch, self._stalled = time.monotonic(), False
+        self._awaited, self._stalled = None, False
 
     def batches(
         self, stream: Stream, make: Callable[[tf.data.Dataset], tf.data.Dataset]
@@ -119,42 +148,27 @@ class DataService:
         return self._until_lost(epochs.flat_map(of_epoch))
 
     def _until_lost(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the same batches, which fail once the dispatcher is gone.
+        """Returns the same batches, which fail once the service is lost.
 
-        A dataset without elements runs in parallel and connects to the
-        dispatcher; its error ends a wait for batches that will never come.
+        A dataset without elements runs in parallel and connects to the service;
+        its error ends a wait for batches that will never come.
         """
-        given = errors.arg("data_service", self.address)
 
-        def ask(_: int) -> None:
-            time.sleep(_CHECK_EVERY)
-            try:
-                _connect(self.address)
-                self._last_answer = time.monotonic()
-            except OSError as error:
-                if time.monotonic() - self._last_answer < LOST_AFTER:
-                    return
-                self.lost = (
-                    f"{given} no longer responds ({error}): start one with"
-                    " launch/data_service and repeat this command with its"
-                    " address, which resumes the run"
-                )
-                raise
-            idle = time.monotonic() - self._last_batch
-            if idle >= STALLED_AFTER and not self._stalled:
-                self._stalled = True
-                terminal.warning(
-                    f"{given}: no batch came for {STALLED_AFTER} s; unless"
-                    " steps take that long, a worker is gone: restart it at its"
-                    " port, and the run continues; or it cannot be reached from"
-                    " here: start launch/data_service with --host=NAME"
-                )
+        def asked(_: tf.Tensor) -> tf.Tensor:
+            def note() -> bool:
+                self._awaited = time.monotonic()
+                return True
+
+            return tf.numpy_function(note, [], tf.bool, stateful=True)
 
         def empty(number: tf.Tensor) -> tf.data.Dataset:
-            tf.numpy_function(ask, [number], [])
+            tf.numpy_function(self._watch, [number], [])
             return batches.take(0)
 
-        self._last_answer = self._last_batch = time.monotonic()
+        self._last_answer = self._last_check = time.monotonic()
+        # Asks before each batch.
+        asks = tf.data.Dataset.counter().map(asked)
+        batches = tf.data.Dataset.zip((asks, batches)).map(lambda _, x: x)
         checks = tf.data.Dataset.counter().flat_map(empty)
         both = tf.data.Dataset.from_tensors(batches).concatenate(
             tf.data.Dataset.from_tensors(checks)
@@ -165,6 +179,45 @@ class DataService:
             num_parallel_calls=2,
             deterministic=False,
         )
+
+    def _watch(self, _: int) -> None:
+        """Waits, and raises `OSError` if the service is lost."""
+        time.sleep(_CHECK_EVERY)
+        given = errors.arg("data_service", self.address)
+        try:
+            _connect(self.address)
+            self._last_answer = time.monotonic()
+        except OSError as error:
+            if time.monotonic() - self._last_answer < LOST_AFTER:
+                return
+            self.lost = (
+                f"{given} no longer responds ({error}): start one with"
+                " launch/data_service and repeat this command with its"
+                " address, which resumes the run"
+            )
+            raise
+        now = time.monotonic()
+        if now - self._last_check >= _CHECK_WORKERS_EVERY:
+            self._last_check = now
+            self._silent = _silent_worker(self.address) or self._silent
+        awaited = self._awaited
+        if awaited is None or now - awaited < STALLED_AFTER:
+            return
+        if self._silent:
+            self.lost = (
+                f"{given}: no batch came for {STALLED_AFTER} s, and its worker"
+                f" {self._silent} did not answer here: restart it at its port,"
+                " by launch/data_service with --host=NAME, and repeat this"
+                " command, which resumes the run"
+            )
+            raise ConnectionError(self.lost)
+        if not self._stalled:
+            self._stalled = True
+            terminal.warning(
+                f"{given}: no batch came for {STALLED_AFTER} s, and all of its"
+                " workers answer: start more of them, unless the views take"
+                " that long"
+            )
 
 
 def _check_operations(dataset: tf.data.Dataset) -> None:
