@@ -1,7 +1,8 @@
 """Runs on several hosts, and what befalls their network.
 
 The hosts are network namespaces of this machine (tests/hosts.py): a host that
-disappears ends no connection. --drill_seed draws the moments.
+disappears ends no connection. Takes half an hour, and so runs only with
+--drill_seed, which draws the moments.
 """
 
 import json
@@ -22,7 +23,9 @@ from tf_contrastive import checkpoints
 
 _ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("DRILL_SEED", "0"))
-_WHY_NOT = hosts.why_not()
+_WHY_NOT = (
+    hosts.why_not() if "DRILL_SEED" in os.environ else "needs --drill_seed"
+)
 pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
 
 # Seconds until all workers have ended, at most; how many were seen is printed.
@@ -140,7 +143,7 @@ _FAULTS = {
     "restart": lambda lost, _: (lost.lose(), lost.boot()),
     "firewall": lambda lost, _: lost.slow(drop=(2222,)),
     "frozen": lambda lost, _: _stop(lost),
-    # A third one reaches both.
+    # The first one reaches both.
     "route": lambda lost, other: lost.blackhole(other.address),
 }
 
@@ -158,6 +161,7 @@ def test_hosts_compute_what_processes_do(expected, tmp_path):
     _check_equal(tmp_path, weights)
 
 
+@pytest.mark.parametrize("expected", [3], indirect=True)
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
     number, weights = expected
@@ -166,8 +170,7 @@ def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
         workers = _start(network, tmp_path)
         _until(tmp_path, 8, workers)
         time.sleep(generator.uniform(0, 0.5))
-        # Two that do not reach each other are not the first one, of three.
-        lost = number - 2 if fault == "route" else generator.randrange(number)
+        lost = 1 if fault == "route" else generator.randrange(number)
         _FAULTS[fault](network[lost], network[(lost + 1) % number])
         if fault == "frozen":  # Until it is killed, it cannot end.
             for worker in workers[:lost] + workers[lost + 1 :]:
@@ -185,6 +188,7 @@ def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
     _check_equal(tmp_path, weights)
 
 
+@pytest.mark.parametrize("expected", [3], indirect=True)
 def test_a_slow_link_changes_nothing_but_the_time(expected, tmp_path):
     number, weights = expected
     with hosts.Network(*"abc"[:number]) as network:
