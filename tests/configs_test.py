@@ -79,7 +79,12 @@ def _values(parsed):
 
 _AUTHORS = recipes.data()
 # Without authors: of this package.
-_OWN = {"quickstart", "cross_entropy_cifar10_cpu", "supcon_cifar10_cpu"}
+_OWN = {
+    "quickstart",
+    "cross_entropy_cifar10_cpu",
+    "supcon_cifar10_cpu",
+    "supcon_vit_cifar10_cpu",
+}
 
 
 @pytest.mark.parametrize("name", sorted(set(_NAMES) - _OWN))

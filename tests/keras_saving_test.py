@@ -38,6 +38,7 @@ _PARTS = {
     "loaded": (_loaded, (16, 16, 3)),
     "resnet": (lambda: _small(width=0.125), (16, 16, 3)),
     "convnet": (lambda: _small("convnet"), (16, 16, 3)),
+    "vit": (lambda: _small("vit_ti8", width=0.25, depth=1), (16, 16, 3)),
     "own": (lambda: _small(_layers), (16, 16, 3)),
     "mlp": (lambda: heads.build("mlp", output=4, layers=3), (12,)),
     "linear": (lambda: heads.build("linear", output=4), (12,)),

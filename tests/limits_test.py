@@ -87,6 +87,7 @@ _COUNTS = {
         "max_bad_images projection_hidden online_knn_size"
         " histograms_every_epochs robustness_examples transfer_examples"
         " shard_size checkpoint dense_limit linear_epochs extra_channels run"
+        " heads"
     ),
     (0, 1): "first_label",
     (0, 65_535): "port",
@@ -94,6 +95,7 @@ _COUNTS = {
     (1, 65_536): "max_batch_size",
     (1, 16): "randaugment_layers",
     (2, 4): "projection_layers",
+    (1, 64): "depth",
     (1, 8): "kmeans_scale",
     (0, 1024): "virtual_devices",
     (0, 2**32 - 1): "seed",
@@ -115,13 +117,16 @@ _NUMBERS = {
         "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"
         " cross_entropy_weight loss_weight weight_decay linear_weight_decay"
         " keep_checkpoint_every_hours warmup_epochs linear_warmup_epochs"
+        " finetune_weight_decay finetune_warmup_epochs"
     ),
     (0, 1): "warp_probability learning_rate_floor",
     (_ABOVE_0, 1): (
         "min_crop_area decay_rate linear_decay_rate near_correlation"
-        " near_cosine"
+        " near_cosine finetune_layer_decay"
     ),
-    (0, 0.9): "validation_fraction test_fraction",
+    (0, 0.9): (
+        "validation_fraction test_fraction drop_path finetune_drop_path"
+    ),
     (0, 30): "randaugment_magnitude",
     (0, 60_000): "batch_timeout_ms",
     (_ABOVE_0, 86_400): (
@@ -266,6 +271,21 @@ _ADVICE = [
         {"loss_weight": 0.0468},
     ),
     ("temperature", {}, {"temperature": 1.0}, {"temperature": 1.01}),
+    *(
+        (
+            "patches",
+            {"encoder": "vit_ti8", "stem": "auto"},
+            {"image_size": inside},
+            {"image_size": outside},
+        )
+        for inside, outside in ((32, 24), (256, 264))
+    ),
+    (
+        "learning_rate",
+        {"encoder": "vit_ti4", "stem": "auto", "optimizer": "adamw"},
+        {"peak_learning_rate": 0.0024},
+        {"peak_learning_rate": 0.0025},
+    ),
     *(
         (
             "learning_rate",

@@ -7,7 +7,27 @@ import pytest
 from tf_contrastive.doctor import advice, positives, speed
 
 # (check, options, facts, what the warning tells to do)
+_VIT = {"encoder": "vit_ti4", "stem": "auto", "optimizer": "adamw"}
 _BAD = [
+    (
+        "patches",
+        {**_VIT, "encoder": "vit_s16"},
+        {"peak_learning_rate": 0.001},
+        "encoder=vit_s4",
+    ),
+    (
+        "patches",
+        {**_VIT, "encoder": "vit_b4", "image_size": 224, "blur": True},
+        {"peak_learning_rate": 0.001},
+        "encoder=vit_b16",
+    ),
+    ("optimizer", {**_VIT, "optimizer": "lars"}, {}, "optimizer=adamw"),
+    (
+        "warmup",
+        {**_VIT, "warmup_epochs": 0.0},
+        {"peak_learning_rate": 0.001},
+        "with vit_ti4 diverges",
+    ),
     ("stem", {"stem": "imagenet"}, {}, "stem=cifar"),
     ("stem", {"image_size": 224, "blur": True}, {}, "stem=imagenet"),
     (
@@ -168,11 +188,14 @@ def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
         {"image_size": 224, "stem": "imagenet", "blur": True},
         {"dataset": "mnist", "flip": False},
         {"batch_size": 4096, "epochs": 1000},
+        _VIT,
     ],
     ids=str,
 )
 def test_a_good_run_gets_no_warning(options):
-    assert advice.warnings(doctor_facts.facts(options)) == {}
+    rate = 0.002 if "encoder" in options else 0.3
+    facts = doctor_facts.facts(options, peak_learning_rate=rate)
+    assert advice.warnings(facts) == {}
 
 
 def test_hours_follow_the_slower_of_input_and_step():

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from tf_contrastive import train
 
 # Options of the encoder with which its weights do not change.
-_FREE = ("init_from", "standardize", "zero_init_residual")
+_FREE = (
+    "init_from",
+    "standardize",
+    "zero_init_residual",
+    "frozen_patches",
+    "drop_path",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +14,12 @@ from tf_contrastive.errors import UserError, arg, unknown
 
 STEMS = ("auto", "imagenet", "cifar")
 POOL_PADDINGS = ("same", "symmetric")
+POOLINGS = ("token", "mean")
+_MAX_DEPTH = 64
+# Numbers of patches between which a vision transformer trains well: fewer show
+# it little, and attention takes time and memory by their square.
+PATCHES = (16, 1024)
+MAX_DROP_PATH = 0.9
 # Stem `auto` is cifar (3x3/1, no pooling) up to this image side: imagenet would
 # cost accuracy below it, cifar would cost memory above it.
 CIFAR_STEM_MAX_SIDE = 64
@@ -34,12 +41,15 @@ class EncoderDeclaration(Component):
       rounds_its_input: whether a network begins with a layer in the precision
         of the policy; others process the input first, in float32.
       untrained: options of a network that is not trained.
+      adaptive_peak: the highest peak learning rate of an adaptive optimizer,
+        which the networks need, as they do a warm-up; None: they need neither.
     """
 
     prefix: ClassVar[str] = ""
     networks: ClassVar[Mapping[str, Any]]
     rounds_its_input: ClassVar[bool] = True
     untrained: ClassVar[Mapping[str, Any]] = {}
+    adaptive_peak: ClassVar[float | None] = None
 
     network: str
 
@@ -67,6 +77,19 @@ class EncoderDeclaration(Component):
         del image_size
         return {}
 
+    def of_other_patches(self, image_size: int) -> str | None:
+        """Returns a network of a better patch size for a side, if any."""
+        del image_size
+        return None
+
+
+def _width() -> Any:
+    return option(
+        1.0,
+        "multiplier of the number of channels (resnet) or features (vit)",
+        above=0.0,
+    )
+
 
 class Blocks(NamedTuple):
     """A residual network: its kind of block, and blocks per stage."""
@@ -91,9 +114,7 @@ class ResNet(EncoderDeclaration):
     # For training a start at zero is best, not for a baseline.
     untrained: ClassVar[Mapping[str, Any]] = {"zero_init_residual": False}
 
-    width: float = option(
-        1.0, "multiplier of the number of channels (resnet)", above=0.0
-    )
+    width: float = _width()
     stem: str = option(
         "auto",
         "first layers (resnet): cifar (3x3, no pooling) or imagenet (7x7/2,"
@@ -147,6 +168,108 @@ class ConvNet(EncoderDeclaration):
     def features(self) -> int:
         """Outputs of the dense layer."""
         return self.networks[self.network][-1]
+
+
+class Transformer(NamedTuple):
+    """A vision transformer: its features, heads, and the side of a patch."""
+
+    features: int
+    heads: int
+    patch: int
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class ViT(EncoderDeclaration):
+    """Vision transformers (Dosovitskiy et al. 2021, table 1; DeiT, table 1).
+
+    With fixed positions and a frozen patch projection, as MoCo v3 has them.
+    """
+
+    networks: ClassVar[Mapping[str, Transformer]] = {
+        f"vit_{size}{patch}": Transformer(features, heads, patch)
+        for size, features, heads in (
+            ("ti", 192, 3),
+            ("s", 384, 6),
+            ("b", 768, 12),
+        )
+        for patch in (16, 8, 4)
+    }
+    # MoCo v3's, at its largest stable batch (section 4.1).
+    adaptive_peak = 0.0024
+
+    width: float = _width()
+    depth: int = option(
+        12, "number of blocks (vit)", minimum=1, maximum=_MAX_DEPTH
+    )
+    heads: int | None = option(
+        None,
+        "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)",
+        auto=0,
+    )
+    pooling: str = option(
+        "token",
+        "features (vit): token, those of a class token (MoCo v3); or mean, of"
+        " all patches, without a class token",
+        choices=POOLINGS,
+    )
+    frozen_patches: bool = option(
+        True,
+        "leave the patch projection at its random start, for stability (vit;"
+        " MoCo v3, section 4.2)",
+    )
+    drop_path: float = option(
+        0.0,
+        "stochastic depth (vit): how often the last block is left out; earlier"
+        " ones less often",
+        maximum=MAX_DROP_PATH,
+    )
+
+    @property
+    def transformer(self) -> Transformer:
+        """What the network is made of."""
+        return self.networks[self.network]
+
+    @property
+    def features(self) -> int:
+        """Size of a token, of whole numbers for each head and coordinate."""
+        step = 4 * self.transformer.heads
+        scaled = self.width * self.transformer.features / step
+        return step * max(round(scaled), 1)
+
+    def resolved(self, image_size: int) -> dict[str, Any]:
+        """Checks the side of the images, and the heads."""
+        patch, heads = self.transformer.patch, self.heads
+        if image_size % patch or not image_size:
+            below = image_size // patch * patch
+            sides = [below, below + patch] if below else [patch]
+            raise UserError(
+                f"views of {image_size} pixels are not whole patches of"
+                f" {patch} pixels ({self.network}): set"
+                f" {arg('image_size', ' or '.join(map(str, sides)))}"
+            )
+        if heads and self.features % heads:
+            raise UserError(
+                f"{arg('heads', heads)} does not divide the {self.features}"
+                f" features of {self.network}: set a divisor, such as"
+                f" {arg('heads', self.transformer.heads)}"
+            )
+        return {}
+
+    def of_other_patches(self, image_size: int) -> str | None:
+        """Returns a network of a better patch size for a side, if any.
+
+        That is the one nearest to 128 patches, if these are too few or many.
+        """
+        fewest, most = PATCHES
+        own = (image_size // self.transformer.patch) ** 2
+        if fewest <= own <= most:
+            return None
+        distances = {
+            name: abs(math.log((image_size / other.patch) ** 2 / 128))
+            for name, other in self.networks.items()
+            if other.features == self.transformer.features
+        }
+        return min(distances, key=lambda name: distances[name])
 
 
 class KerasNetwork(NamedTuple):
@@ -290,7 +413,7 @@ def by_network(families: Iterable[type[EncoderDeclaration]]) -> dict[str, Any]:
 
 
 ENCODERS: dict[str, type[EncoderDeclaration]] = by_network(
-    [ResNet, ConvNet, Keras, KerasCV]
+    [ResNet, ConvNet, ViT, Keras, KerasCV]
 )
 # Short, for help and errors: names, and libraries' prefixes.
 _NAMES = [name for name in ENCODERS if ":" not in name]
@@ -342,7 +465,8 @@ class Encoder(_Choice):
 
     encoder: str = option(
         "resnet50",
-        f"encoder: {', '.join(_NAMES)} (three convolutions, for MNIST);"
+        f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
+        " MNIST; vit_...: transformers with patches of 16, 8 or 4 pixels);"
         " or keras:NAME or keras_cv:NAME, with random weights; or"
         " module:name, a Keras model of your own or a function that returns"
         " one",

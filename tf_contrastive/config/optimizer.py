@@ -43,11 +43,13 @@ class OptimizerDeclaration(Component):
         below, and diverge above.
       scales_by_weights: whether its steps are in proportion to the weights,
         which must not start at zero then.
+      is_adaptive: whether its steps do not depend on the gradients' scale.
     """
 
     learning_rate: ClassVar[float]
     peak_rates: ClassVar[tuple[float, float]]
     scales_by_weights: ClassVar[bool] = False
+    is_adaptive: ClassVar[bool] = False
 
     weight_decay: float = _weight_decay(1e-6)
     decay_all: bool = option(
@@ -111,6 +113,7 @@ class Adam(OptimizerDeclaration):
     name = "adam"
     learning_rate = 0.001
     peak_rates = 0.0, 0.02
+    is_adaptive = True
 
     beta_1: float = option(
         0.9, "decay rate of the mean gradient", maximum=0.999999

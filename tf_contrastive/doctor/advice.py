@@ -80,7 +80,14 @@ _LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
 
 def _views(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of views and encoder."""
-    views = facts.run.views
+    views, encoder = facts.run.views, facts.run.encoder
+    if other := encoder.chosen().of_other_patches(views.side):
+        yield (
+            "patches",
+            f"{errors.arg('encoder', encoder.encoder)} makes too few or too"
+            f" many patches of {views.side} pixels: use"
+            f" {errors.arg('encoder', other)}",
+        )
     stem, side = facts.run.encoder.stem, views.side
     if stem == "imagenet" and side <= _SMALL_SIDE:
         yield (
@@ -329,6 +336,17 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
         )
     optimizer, rate = run.optimizer.chosen(), facts.peak_learning_rate
     lowest, highest = optimizer.peak_rates
+    adaptive_peak = run.encoder.chosen().adaptive_peak
+    if adaptive_peak and not optimizer.is_adaptive:
+        yield (
+            "optimizer",
+            f"{run.encoder.encoder} trains badly by {optimizer.name}: use"
+            f" {errors.arg('optimizer', 'adamw')},"
+            f" {errors.arg('learning_rate', '0.00015')} and"
+            f" {errors.arg('weight_decay', '0.1')}",
+        )
+    elif adaptive_peak:
+        highest = adaptive_peak
     if rate > highest:
         yield (
             "learning_rate",
@@ -346,12 +364,17 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('learning_rate', f'{base:.2g}')}, whose peak is"
             f" {usual:g}",
         )
-    if batch_size >= _LARGE_BATCH and not run.schedule.warmup_epochs:
+    needs_warmup = adaptive_peak or batch_size >= _LARGE_BATCH
+    if needs_warmup and not run.schedule.warmup_epochs:
+        cause = (
+            run.encoder.encoder
+            if adaptive_peak
+            else errors.arg("batch_size", batch_size)
+        )
         yield (
             "warmup",
-            f"{errors.arg('warmup_epochs', '0')} with"
-            f" {errors.arg('batch_size', batch_size)} diverges in the first"
-            f" steps: use {errors.arg('warmup_epochs', '10')}",
+            f"{errors.arg('warmup_epochs', '0')} with {cause} diverges in the"
+            f" first steps: use {errors.arg('warmup_epochs', '10')}",
         )
     chunks = run.loss.grad_cache_chunks
     normalized = batch_size * run.views.views // chunks

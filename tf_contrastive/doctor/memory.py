@@ -6,12 +6,14 @@ import pathlib
 import resource
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import psutil
 import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.encoders import vit
 from tf_contrastive.losses import similarity
 
 # Matrices of a similarity block's size that are alive at once, about: products,
@@ -29,7 +31,10 @@ _STATELESS_GRADIENT = (
     _layers.Reshape,
     _layers.Rescaling,
     _layers.ZeroPadding2D,
+    _layers.GlobalAveragePooling1D,
     _layers.GlobalAveragePooling2D,
+    vit.StochasticDepth,
+    vit.Tokens,
 )
 
 
@@ -107,9 +112,9 @@ def saved_tensors(network: tf.keras.Model) -> list[tf.Tensor]:
     """Symbolic tensors that the gradient of a network needs.
 
     A layer with weights needs its input, another one its output, and pooling
-    both.
+    both. See `_further` for those of transformers.
     """
-    tensors = {}
+    tensors: dict[Any, Any] = {}
     for layer in network.submodules:
         if not isinstance(layer, tf.keras.layers.Layer) or isinstance(
             layer, (tf.keras.Model, *_STATELESS_GRADIENT)
@@ -119,7 +124,25 @@ def saved_tensors(network: tf.keras.Model) -> list[tf.Tensor]:
         if isinstance(layer, tf.keras.layers.MaxPooling2D):
             needed.append(layer.input)
         tensors.update({id(x): x for x in tf.nest.flatten(needed)})
+        further = enumerate(_further(layer))
+        tensors.update({(layer.name, number): x for number, x in further})
     return list(tensors.values())
+
+
+def _further(layer: tf.keras.layers.Layer) -> list[tf.TensorSpec]:
+    """Further tensors that the gradients of a transformer's layers need."""
+    if isinstance(layer, _layers.LayerNormalization):
+        # In float32: the scale of each number, and its input if it is rounded.
+        spec = tf.TensorSpec(layer.input.shape, tf.float32)
+        return [spec] * (2 if layer.input.dtype != tf.float32 else 1)
+    if isinstance(layer, vit.AttentionWeights):
+        products = tf.TensorSpec(layer.input.shape, layer.input.dtype)
+        exact = tf.TensorSpec(layer.output.shape, tf.float32)
+        return [products, exact][: 1 + (layer.output.dtype != tf.float32)]
+    if getattr(layer, "activation", None) is tf.keras.activations.gelu:
+        # TensorFlow's has a gradient by each of its operations.
+        return [tf.TensorSpec(layer.input.shape, layer.input.dtype)] * 4
+    return []
 
 
 def of_process(

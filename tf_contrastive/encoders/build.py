@@ -15,10 +15,11 @@ from tf_contrastive.encoders.backbones import Keras, KerasCV
 from tf_contrastive.encoders.convnet import ConvNet
 from tf_contrastive.encoders.own import OwnEncoder
 from tf_contrastive.encoders.resnet import ResNet
+from tf_contrastive.encoders.vit import ViT
 
 # Of colours in [0, 1]; dividing by less makes bytes of them.
 _LEAST_DEVIATION = 0.02
-ENCODERS = declared.by_network([ResNet, ConvNet, Keras, KerasCV])
+ENCODERS = declared.by_network([ResNet, ConvNet, ViT, Keras, KerasCV])
 
 
 def _standardize(
@@ -55,8 +56,8 @@ def build(
 ) -> tf.keras.Model:
     """Builds an encoder with random weights: images to features h.
 
-    These are float32 [N, D] under any precision policy, the global average of
-    all but `convnet`.
+    These are float32 [N, D] under any precision policy: the global average,
+    but a dense layer of `convnet`, and the class token of a vision transformer.
 
     Args:
       name: a key of `config.encoder.ENCODERS`, such as "resnet50", "convnet"

@@ -4,6 +4,7 @@ A run is data: it is read, never executed. An export is a program.
 """
 
 import os
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -146,15 +147,32 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             f"{errors.arg('init_from', path)} pools otherwise: set"
             f" {errors.arg('pool_padding', padding)}"
         )
+    if (heads := _heads(other)) != _heads(encoder):
+        raise errors.UserError(
+            f"{errors.arg('init_from', path)} has other attention heads: set"
+            f" {errors.arg('heads', heads)}"
+        )
     for name, variable in mine.items():
         variable.assign(theirs[name])
 
 
 def _pads_evenly(encoder: Any) -> bool:
     """Whether an encoder has the layer of a symmetric pool."""
-    if isinstance(encoder, Export):
-        function = encoder.loaded.__call__.concrete_functions[0]
-        names = [node.name for node in function.graph.get_operations()]
-    else:
-        names = [layer.name for layer in encoder.layers]
-    return any("stem_pool_pad" in name for name in names)
+    return any("stem_pool_pad" in name for name in _outputs(encoder))
+
+
+def _heads(encoder: Any) -> int | None:
+    """Returns the heads of a vision transformer, which no weight shows."""
+    for name, output in _outputs(encoder).items():
+        if re.search(r"attention_weights(/Softmax)?$", name):
+            return output.shape[1]
+    return None
+
+
+def _outputs(encoder: Any) -> dict[str, tf.Tensor]:
+    """Returns name -> first output of layers, or of an export's operations."""
+    if not isinstance(encoder, Export):
+        return {layer.name: layer.output for layer in encoder.layers}
+    graph = encoder.loaded.__call__.concrete_functions[0].graph
+    operations = [x for x in graph.get_operations() if x.outputs]
+    return {x.name: x.outputs[0] for x in operations}

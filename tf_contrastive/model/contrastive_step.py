@@ -21,6 +21,7 @@ from tf_contrastive.config import keywords, own
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import synchronize
+from tf_contrastive.encoders import vit
 from tf_contrastive.losses import contrastive_metrics, similarity
 from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.losses import own as losses
@@ -252,6 +253,7 @@ class ContrastiveStep(tf.keras.Model):
         kwargs.setdefault("jit_compile", False)
         super().compile(optimizer=optimizer, **kwargs)
         self.optimizer.build(self.pretrained_variables)
+        vit.follow_steps(self, lambda: self.optimizer.iterations)
 
     def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Encodes images [N, H, W, K] in [0, 1] to features h [N, D]."""

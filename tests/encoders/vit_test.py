@@ -1,0 +1,393 @@
+"""Vision transformers beside timm's and MoCo v3's, transcribed in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import replicas
+import tensorflow as tf
+from image_helpers import noise
+
+from tf_contrastive import (
+    encoders,
+    errors,
+    exporting,
+    heads,
+    losses,
+    optimizers,
+)
+from tf_contrastive.encoders import vit
+from tf_contrastive.model import ContrastiveModel, networks
+from tf_contrastive.model.momentum_encoder import KeyBranch
+
+_RAW = {"mean": (0, 0, 0), "std": (1, 1, 1)}
+
+
+def _small(name="vit_ti4", side=8, **options):
+    options = {"width": 0.25, "depth": 2, **options}
+    return encoders.build(name, image_shape=(side, side, 3), **options)
+
+
+# ---- timm's VisionTransformer, by its names of weights -----------------------
+
+
+def _linear(x, state, name):
+    return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+
+def _layer_norm(x, state, name):
+    centred = x - x.mean(-1, keepdims=True)
+    variance = (centred**2).mean(-1, keepdims=True)
+    x = centred / np.sqrt(variance + 1e-6)
+    return x * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+
+def _softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+_erf = np.vectorize(math.erf)
+
+
+def _moco_v3_positions(side, features):
+    """As MoCo v3's `build_2d_sincos_position_embedding` computes them."""
+    steps = np.arange(side, dtype=np.float64)
+    grid_w, grid_h = np.meshgrid(steps, steps, indexing="ij")  # torch's.
+    omega = 1.0 / 10000.0 ** (np.arange(features // 4) / (features // 4))
+    out_w = np.einsum("m,d->md", grid_w.flatten(), omega)
+    out_h = np.einsum("m,d->md", grid_h.flatten(), omega)
+    parts = [np.sin(out_w), np.cos(out_w), np.sin(out_h), np.cos(out_h)]
+    return np.concatenate([np.zeros([1, features]), np.concatenate(parts, 1)])
+
+
+def _timm(images, state, patch, heads, depth, pooling):
+    batch, side, _, channels = images.shape
+    grid = side // patch
+    x = images.transpose(0, 3, 1, 2).astype(np.float64)
+    x = x.reshape(batch, channels, grid, patch, grid, patch)
+    kernel = state["patch_embed.proj.weight"]
+    x = np.einsum("nciajb,dcab->nijd", x, kernel, optimize=True)
+    x = x.reshape(batch, grid * grid, -1) + state["patch_embed.proj.bias"]
+    features = x.shape[-1]
+    positions = _moco_v3_positions(grid, features)
+    if pooling == "token":
+        token = np.broadcast_to(state["cls_token"], [batch, 1, features])
+        x = np.concatenate([token, x], axis=1) + positions
+    else:
+        x = x + positions[1:]
+    for i in range(depth):
+        y = _layer_norm(x, state, f"blocks.{i}.norm1")
+        qkv = _linear(y, state, f"blocks.{i}.attn.qkv")
+        qkv = qkv.reshape(batch, -1, 3, heads, features // heads)
+        q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(features / heads)
+        y = (_softmax(scores) @ v).transpose(0, 2, 1, 3)
+        y = y.reshape(batch, -1, features)
+        x = x + _linear(y, state, f"blocks.{i}.attn.proj")
+        y = _layer_norm(x, state, f"blocks.{i}.norm2")
+        y = _linear(y, state, f"blocks.{i}.mlp.fc1")
+        y = y * 0.5 * (1 + _erf(y / np.sqrt(2)))
+        x = x + _linear(y, state, f"blocks.{i}.mlp.fc2")
+    x = _layer_norm(x, state, "norm")
+    return x[:, 0] if pooling == "token" else x.mean(1)
+
+
+def _state(encoder, depth, generator):
+    """Random weights, given to the encoder and returned by timm's names."""
+    weights = {v.name: v for v in encoder.variables}
+    for v in weights.values():
+        v.assign(generator.normal(size=v.shape, scale=0.3))
+    names = {"norm": "norm"}
+    for i in range(depth):
+        names |= {
+            f"block{i + 1}_norm1": f"blocks.{i}.norm1",
+            f"block{i + 1}_qkv": f"blocks.{i}.attn.qkv",
+            f"block{i + 1}_projection": f"blocks.{i}.attn.proj",
+            f"block{i + 1}_norm2": f"blocks.{i}.norm2",
+            f"block{i + 1}_mlp1": f"blocks.{i}.mlp.fc1",
+            f"block{i + 1}_mlp2": f"blocks.{i}.mlp.fc2",
+        }
+    kinds = {
+        "gamma": "weight",
+        "beta": "bias",
+        "kernel": "weight",
+        "bias": "bias",
+    }
+    state = {}
+    for name, v in weights.items():
+        layer, kind = name.removesuffix(":0").split("/")
+        value = v.numpy().astype(np.float64)
+        if layer == "patches":
+            name, axes = f"patch_embed.proj.{kinds[kind]}", (3, 2, 0, 1)
+        elif layer == "tokens":
+            name, axes = "cls_token", None
+        else:
+            name, axes = f"{names[layer]}.{kinds[kind]}", (1, 0)
+        is_kernel = kind == "kernel"
+        state[name] = value.transpose(axes) if is_kernel else value
+    return state
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "heads", "patch"),
+    [
+        ("vit_ti4", {}, 3, 4),
+        ("vit_ti4", {"pooling": "mean"}, 3, 4),
+        ("vit_s8", {"heads": 12}, 12, 8),
+    ],
+)
+def test_features_are_those_of_timm(name, options, heads, patch):
+    encoder = _small(name, side=24, **_RAW, **options)
+    state = _state(encoder, 2, np.random.default_rng(0))
+    images = noise(3, 24)
+    pooling = options.get("pooling", "token")
+    expected = _timm(images, state, patch, heads, 2, pooling)
+    found = encoder(images)
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+    other = _timm(images, state, patch, 1, 2, pooling)
+    assert np.abs(other - expected).max() > 0.01 * np.abs(expected).max()
+
+
+def test_initial_weights_are_moco_v3s():
+    tf.keras.utils.set_random_seed(0)
+    encoder = encoders.build("vit_ti8", depth=1, image_shape=(16, 16, 3))
+    weights = {v.name.removesuffix(":0"): v.numpy() for v in encoder.variables}
+    assert np.std(weights.pop("tokens/class_token")) < 2e-6
+    limits = {
+        "patches": 6 / (3 * 8 * 8 + 192),
+        "block1_qkv": 6 / (192 + 192),  # Each of q, k and v.
+        "block1_projection": 6 / (192 + 192),
+        "block1_mlp1": 6 / (192 + 768),
+        "block1_mlp2": 6 / (192 + 768),
+    }
+    for name, value in weights.items():
+        layer, kind = name.split("/")
+        if kind == "kernel":
+            limit = math.sqrt(limits.pop(layer))
+            assert 0.99 * limit < np.abs(value).max() <= limit, name
+        else:
+            assert (value == (kind == "gamma")).all(), name
+    assert not limits
+
+
+def _zeros(next_creator, **options):
+    shape, dtype = options.get("shape"), options.get("dtype")
+    if shape is not None:
+        options["initial_value"] = lambda: tf.zeros(shape, dtype)
+    return next_creator(**options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [  # timm's of 224 pixels, without a classifier and its positions.
+        ("vit_ti16", 5_717_416 - 193_000 - 197 * 192),
+        ("vit_s16", 22_050_664 - 385_000 - 197 * 384),
+        ("vit_b16", 86_567_656 - 769_000 - 197 * 768),
+    ],
+)
+def test_parameters_are_those_of_deit(name, parameters):
+    with tf.variable_creator_scope(_zeros):
+        encoder = encoders.build(name, image_shape=(32, 32, 3))
+    assert encoder.count_params() == parameters
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_only_the_patch_projection_is_frozen(frozen):
+    encoder = _small(frozen_patches=frozen)
+    theirs = {v.name for v in encoder.variables}
+    trained = {v.name for v in encoder.trainable_variables}
+    patches = {"patches/kernel:0", "patches/bias:0"}
+    assert theirs - trained == (patches if frozen else set())
+
+
+def test_only_kernels_decay():
+    encoder = _small(frozen_patches=False)
+    optimizer = optimizers.build(
+        "adamw",
+        learning_rate=0.1,
+        weight_decay=0.5,
+        exempt=optimizers.biases_and_scales(encoder),
+    )
+    variables = encoder.trainable_variables
+    for v in variables:
+        v.assign(tf.ones_like(v))
+    optimizer.apply_gradients([(tf.zeros_like(v), v) for v in variables])
+    for v in variables:
+        expected = 0.95 if v.name.endswith("kernel:0") else 1.0
+        np.testing.assert_allclose(v, np.full(v.shape, expected), rtol=1e-6)
+
+
+def test_half_precision_rounds_neither_softmax_nor_normalization():
+    with networks.precision("mixed_bfloat16"):
+        encoder = _small(side=16)
+        weights = vit.AttentionWeights(2)
+        norm = encoder.get_layer("block1_norm1")
+    generator = np.random.default_rng(0)
+    qkv = tf.cast(generator.normal(size=[4, 40, 24]), tf.bfloat16)
+    q, k = (np.float64(qkv[..., i : i + 8]) for i in (0, 8))
+    q, k = (x.reshape(4, 40, 2, 4).transpose(0, 2, 1, 3) for x in (q, k))
+    products = tf.cast(q @ k.swapaxes(-1, -2) / 2, tf.bfloat16)
+    expected = tf.cast(_softmax(np.float64(products)), tf.bfloat16)
+    found = weights(qkv)
+    assert found.dtype == tf.bfloat16
+    np.testing.assert_allclose(
+        np.float64(found), np.float64(expected), rtol=2**-7
+    )
+    # Statistics of bfloat16 would lose what is around a large mean.
+    x = tf.cast(100 + generator.integers(-8, 8, [2, 5, 48]), tf.bfloat16)
+    exact = np.float64(x) - np.float64(x).mean(-1, keepdims=True)
+    exact /= np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(np.float64(norm(x)), exact, atol=2**-6)
+    plain = _small(side=16)
+    plain.set_weights(encoder.get_weights())
+    images = noise(8, 16)
+    h, exact = encoder(images), plain(images)
+    assert h.dtype == tf.float32
+    # Of features with a variance of 1.
+    assert np.abs(h - exact).max() < 0.05
+
+
+# ---- Stochastic depth --------------------------------------------------------
+
+
+def test_blocks_are_left_out_as_often_as_asked():
+    assert vit.rates(0.3, 4) == pytest.approx([0, 0.1, 0.2, 0.3])
+    assert vit.rates(0.3, 1) == [0]
+    layer, x = vit.StochasticDepth(0.25), tf.ones([4000, 1, 2])
+    np.testing.assert_array_equal(layer(x), x)
+    for step in (None, lambda: tf.constant(7)):
+        layer.step = step
+        y = layer(x, training=True).numpy()
+        # Of a whole image, and the mean stays.
+        assert (y[..., 0] == y[..., 1]).all()
+        assert set(np.unique(y)) == {0, np.float32(1 / 0.75)}
+        assert (y == 0).mean() == pytest.approx(0.25, abs=0.03)
+    again = layer(x, training=True).numpy()
+    np.testing.assert_array_equal(again, y)
+    layer.step = lambda: tf.constant(8)
+    assert (layer(x, training=True).numpy() != y).any()
+    other = vit.StochasticDepth(0.25, name="other")
+    other.step = lambda: tf.constant(7)
+    assert (other(x, training=True).numpy() != y).any()
+    encoder = _small(depth=3, drop_path=0.4)
+    found = [
+        layer.rate
+        for layer in encoder.layers
+        if isinstance(layer, vit.StochasticDepth)
+    ]
+    assert found == pytest.approx([0, 0, 0.2, 0.2, 0.4, 0.4])
+    vit.set_drop_path(encoder, 0.0, lambda: tf.constant(0))
+    images = noise(2, 8)
+    np.testing.assert_array_equal(
+        encoder(images, training=True), encoder(images)
+    )
+
+
+def test_replicas_leave_out_different_blocks():
+    strategy = replicas.strategy(2)
+    layer = vit.StochasticDepth(0.5)
+    layer.step = lambda: tf.constant(1)
+
+    @tf.function
+    def run():
+        return strategy.run(lambda: layer(tf.ones([64, 1, 1]), training=True))
+
+    first, second = strategy.experimental_local_results(run())
+    assert (first.numpy() != second.numpy()).any()
+
+
+# ---- The training step -------------------------------------------------------
+
+
+def _model(**options):
+    tf.keras.utils.set_random_seed(0)
+    drop_path = options.pop("drop_path", 0.0)
+    model = ContrastiveModel(
+        _small(depth=2 if drop_path else 1, drop_path=drop_path),
+        heads.build("mlp", output=8, batch_norm=False),
+        losses.build("ntxent", temperature=0.5),
+        **options,
+    )
+    model.compile(replicas.Recorder())
+    return model
+
+
+def _gradients(model, strategy):
+    """Gradients of one step on 16 views, by the names of variables."""
+    views = noise(16, 8).reshape(8, 2, 8, 8, 3)
+    data = tf.data.Dataset.from_tensor_slices(views)
+    batch = next(iter(replicas.share(data, 8, strategy)))
+    strategy.run(tf.function(model.train_step), args=(batch,))
+    return [v.numpy() for v in model.pretrained_variables]
+
+
+def _assert_close(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        scale = np.abs(theirs).max()
+        np.testing.assert_allclose(ours, theirs, atol=2e-5 * max(scale, 1e-3))
+
+
+@pytest.mark.slow
+def test_gradients_of_replicas_and_chunks_equal_the_whole_batchs():
+    expected = _gradients(_model(), replicas.strategy(1))
+    assert all(np.abs(x).max() > 0 for x in expected)
+    for count, options in ((2, {}), (4, {"grad_cache_chunks": 2})):
+        strategy = replicas.strategy(count)
+        with strategy.scope():
+            model = _model(**options)
+        _assert_close(_gradients(model, strategy), expected)
+
+
+@pytest.mark.slow
+def test_both_passes_of_the_gradient_cache_leave_out_the_same():
+    """By one pass over the parts, with the same blocks left out."""
+    model = _model(grad_cache_chunks=2, drop_path=0.6)
+    reference = _model(drop_path=0.6)
+    views = noise(16, 8).reshape(8, 2, 8, 8, 3)
+    with tf.GradientTape() as tape:
+        parts = [
+            reference.encode(tf.constant(part), training=True)[1]
+            for part in (views[:4], views[4:])
+        ]
+        projections = tf.concat(parts, 0)
+        loss = reference.contrastive_loss(projections, None)
+    expected = tape.gradient(loss, reference.pretrained_variables)
+    evaluated = reference.encode(tf.constant(views), training=False)[1]
+    assert np.abs(evaluated - projections).max() > 0.1
+    _assert_close(_gradients(model, replicas.strategy(1)), expected)
+
+
+def test_a_momentum_encoder_copies_it():
+    encoder = _small()
+    head = heads.build("linear", output=4)
+    head(encoder.output)
+    branch = KeyBranch(encoder, head, momentum=0.5, queue_size=4)
+    images = noise(4, 8)
+    np.testing.assert_array_equal(branch(images), head(encoder(images)))
+    for v in encoder.trainable_variables:
+        v.assign_add(0.1 * tf.ones_like(v))
+    branch.follow(0.0)
+    np.testing.assert_allclose(
+        branch(images), head(encoder(images)), rtol=1e-5, atol=1e-6
+    )
+
+
+# ---- Exports -----------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_an_export_has_its_heads(tmp_path):
+    encoder = _small()
+    path = exporting.export(encoder, str(tmp_path / "export"))
+    images = noise(3, 8)
+    expected = encoder(images)
+    np.testing.assert_allclose(
+        exporting.load(path)(images), expected, atol=1e-5
+    )
+    other = _small(frozen_patches=False, drop_path=0.1)
+    exporting.copy_weights(path, other)
+    np.testing.assert_allclose(other(images), expected, atol=1e-6)
+    with pytest.raises(errors.UserError, match="heads=3"):
+        exporting.copy_weights(path, _small(heads=4))

@@ -1,0 +1,261 @@
+"""Vision transformers of Dosovitskiy et al. 2021, as MoCo v3 trains them.
+
+Chen, Xie and He 2021 (arXiv 2104.02057), sections 4 and 5: fixed positions, a
+frozen patch projection, Xavier's initial weights. The layers are those of timm:
+normalization before each branch, biases everywhere, exact GELU.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive.config import encoder as declared
+
+_serializable = tf.keras.utils.register_keras_serializable("tf_contrastive")
+_layers = tf.keras.layers
+_EPSILON = 1e-6
+# Of a block's hidden layer, in features.
+_MLP_RATIO = 4
+_TEMPERATURE = 10_000.0
+_TOKEN_STDDEV = 1e-6
+
+
+def positions(rows: int, columns: int, features: int) -> np.ndarray:
+    """Returns fixed positions of patches, float32 [rows * columns, features].
+
+    Sine and cosine of the row, then of the column, each at features / 4
+    frequencies from 1 to nearly 1 / 10,000, as in MoCo v3's code.
+    """
+    count = features // 4
+    frequencies = _TEMPERATURE ** -(np.arange(count) / count)
+    places = np.indices([rows, columns]).reshape(2, -1, 1)
+    row, column = places * frequencies
+    waves = [np.sin(row), np.cos(row), np.sin(column), np.cos(column)]
+    return np.concatenate(waves, axis=1).astype(np.float32)
+
+
+@_serializable
+class Tokens(tf.keras.layers.Layer):
+    """Patches [N, h, w, D] to tokens [N, T, D], with positions.
+
+    Args:
+      class_token: whether a trained token, without a position, comes first.
+    """
+
+    def __init__(self, class_token: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.class_token = class_token
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Makes the class token, float32 [D]: of rank 1, it does not decay."""
+        if self.class_token:
+            self.token = self.add_weight(
+                "class_token",
+                [input_shape[-1]],
+                initializer=tf.keras.initializers.RandomNormal(
+                    stddev=_TOKEN_STDDEV
+                ),
+            )
+        super().build(input_shape)
+
+    def call(self, patches: tf.Tensor) -> tf.Tensor:
+        """Makes tokens of patches."""
+        _, rows, columns, features = patches.shape
+        x = tf.reshape(patches, [-1, rows * columns, features])
+        x += tf.cast(positions(rows, columns, features), x.dtype)
+        if not self.class_token:
+            return x
+        token = tf.cast(self.token, x.dtype)
+        token = tf.broadcast_to(token, [tf.shape(x)[0], 1, features])
+        return tf.concat([token, x], axis=1)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {**super().get_config(), "class_token": self.class_token}
+
+
+class _OfHeads(tf.keras.layers.Layer):
+    """Base of layers that split features into heads."""
+
+    def __init__(self, heads: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.heads = heads
+
+    def _split(self, qkv: tf.Tensor) -> list[tf.Tensor]:
+        """Splits [N, T, 3 D] into q, k and v [N, H, T, D / H]."""
+        _, tokens, features = qkv.shape
+        size = features // 3 // self.heads
+        x = tf.reshape(qkv, [-1, tokens, 3, self.heads, size])
+        return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {**super().get_config(), "heads": self.heads}
+
+
+@_serializable
+class AttentionWeights(_OfHeads):
+    """Weights softmax(q k^T / sqrt(d)) [N, H, T, T] of q, k, v [N, T, 3 D].
+
+    The softmax is computed in float32 under any precision policy.
+    """
+
+    def call(self, qkv: tf.Tensor) -> tf.Tensor:
+        """Computes the weights by which each token attends to all."""
+        q, k, _ = self._split(qkv)
+        products = tf.matmul(q * q.shape[-1] ** -0.5, k, transpose_b=True)
+        weights = tf.nn.softmax(tf.cast(products, tf.float32))
+        return tf.cast(weights, qkv.dtype)
+
+
+@_serializable
+class AttentionValues(_OfHeads):
+    """Values [N, T, D] of q, k, v [N, T, 3 D], averaged by given weights."""
+
+    def call(self, inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        """Averages by weights [N, H, T, T]: (weights, qkv) -> [N, T, D]."""
+        weights, qkv = inputs
+        *_, v = self._split(qkv)
+        x = tf.transpose(tf.matmul(weights, v), [0, 2, 1, 3])
+        return tf.reshape(x, [-1, qkv.shape[1], qkv.shape[2] // 3])
+
+
+@_serializable
+class StochasticDepth(tf.keras.layers.Layer):
+    """Leaves out a branch [N, T, D] of random images while training.
+
+    Others are scaled by 1 / (1 - rate). Huang et al. 2016 (arXiv 1603.09382).
+
+    Attributes:
+      step: -> the number of the step, int []. It determines what is left out,
+        so that a resumed run equals the uninterrupted one, and both passes of
+        the gradient cache leave out the same. None, as Keras draws: set it
+        before an encoder alone is saved in the format SavedModel.
+    """
+
+    def __init__(self, rate: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.step: Callable[[], tf.Tensor] | None = None
+
+    def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """Returns the branch, without what is left out."""
+        if not training or not self.rate:
+            return x
+        images = [tf.shape(x)[0]]
+        if self.step is None:
+            drawn = tf.random.uniform(images)
+        else:
+            drawn = tf.random.stateless_uniform(images, self._seed(self.step()))
+        kept = tf.reshape(drawn >= self.rate, [-1, 1, 1])
+        return tf.where(kept, x / (1 - self.rate), tf.zeros([], x.dtype))
+
+    def _seed(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns a seed [2] of this layer, in this step and replica."""
+        replica = tf.distribute.get_replica_context()
+        number = replica.replica_id_in_sync_group if replica else 0
+        layer = zlib.crc32(self.name.encode()) % 2**31
+        seed = tf.stack([layer, tf.cast(step, tf.int32)])
+        return tf.random.experimental.stateless_fold_in(seed, number)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {**super().get_config(), "rate": self.rate}
+
+
+def follow_steps(network: tf.Module, step: Callable[[], tf.Tensor]) -> None:
+    """Lets stochastic depth in a network depend on the step, see there."""
+    for layer in network.submodules:
+        if isinstance(layer, StochasticDepth):
+            layer.step = step
+
+
+def set_drop_path(
+    encoder: Any, rate: float, step: Callable[[], tf.Tensor]
+) -> bool:
+    """Sets `drop_path` and `step` of an encoder, if it has stochastic depth."""
+    layers = [
+        layer
+        for layer in getattr(encoder, "layers", ())
+        if isinstance(layer, StochasticDepth)
+    ]
+    # Two branches of each block.
+    for number, layer in enumerate(layers):
+        layer.rate = rates(rate, len(layers) // 2)[number // 2]
+        layer.step = step
+    return bool(layers)
+
+
+def rates(drop_path: float, depth: int) -> list[float]:
+    """Returns the rates of stochastic depth of the blocks: 0 to the last's."""
+    return np.linspace(0, drop_path, depth).tolist()
+
+
+class ViT(declared.ViT):
+    """A patch projection, blocks of attention and an MLP, and a last norm.
+
+    In the sizes of DeiT (Touvron et al. 2021, table 1). The mean of patches
+    follows the last norm, as in big_vision.
+    """
+
+    def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
+        """Maps standardised [N, H, W, K] of a functional model to [N, D]."""
+        del synchronized  # It does not look at the batch.
+        for side in images.shape[1:3]:
+            self.resolved(side)
+        patch = self.transformer.patch
+        x = _layers.Conv2D(
+            self.features,
+            patch,
+            patch,
+            kernel_initializer=_xavier(
+                patch * patch * images.shape[-1], self.features
+            ),
+            trainable=not self.frozen_patches,
+            name="patches",
+        )(images)
+        has_token = self.pooling == "token"
+        x = Tokens(has_token, name="tokens")(x)
+        for number, rate in enumerate(rates(self.drop_path, self.depth), 1):
+            x = self._block(x, rate, f"block{number}")
+        if has_token:
+            others = x.shape[1] - 1
+            x = _layers.Cropping1D((0, others), name="class_token")(x)
+        x = _norm(x, "norm", dtype="float32")
+        return _layers.GlobalAveragePooling1D(dtype="float32", name="pool")(x)
+
+    def _block(self, x: tf.Tensor, rate: float, name: str) -> tf.Tensor:
+        """Adds attention to tokens [N, T, D], and a two-layer perceptron."""
+        size, heads = self.features, self.heads or self.transformer.heads
+        y = _norm(x, f"{name}_norm1")
+        # Like three matrices, for q, k and v.
+        qkv = _layers.Dense(
+            3 * size,
+            kernel_initializer=_xavier(size, size),
+            name=f"{name}_qkv",
+        )(y)
+        weights = AttentionWeights(heads, name=f"{name}_attention_weights")(qkv)
+        y = AttentionValues(heads, name=f"{name}_attention")([weights, qkv])
+        y = _layers.Dense(size, name=f"{name}_projection")(y)
+        y = StochasticDepth(rate, name=f"{name}_drop1")(y)
+        x = _layers.Add(name=f"{name}_add1")([x, y])
+        y = _norm(x, f"{name}_norm2")
+        y = _layers.Dense(_MLP_RATIO * size, name=f"{name}_mlp1")(y)
+        y = _layers.Activation("gelu", name=f"{name}_gelu")(y)
+        y = _layers.Dense(size, name=f"{name}_mlp2")(y)
+        y = StochasticDepth(rate, name=f"{name}_drop2")(y)
+        return _layers.Add(name=f"{name}_add2")([x, y])
+
+
+def _norm(x: tf.Tensor, name: str, **options: Any) -> tf.Tensor:
+    """Normalizes tokens; Keras computes in float32 under any policy."""
+    return _layers.LayerNormalization(epsilon=_EPSILON, name=name, **options)(x)
+
+
+def _xavier(inputs: int, outputs: int) -> tf.keras.initializers.Initializer:
+    """Returns Xavier's uniform initializer of a matrix of this shape."""
+    limit = (6 / (inputs + outputs)) ** 0.5
+    return tf.keras.initializers.RandomUniform(-limit, limit)
