@@ -13,6 +13,7 @@ from tf_contrastive import (
     classifiers,
     datasets,
     embedding,
+    encoders,
     errors,
     exporting,
 )
@@ -132,6 +133,84 @@ def test_a_step_is_sgd_with_nesterov_momentum_and_decay(several):
     found = model.encoder.get_weights()
     for ours, theirs in zip(found, encoder.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "layers"),
+    [
+        ("vit_ti4", {"depth": 2, "pooling": "mean"}, {"block1": 1, "norm": 3}),
+        ("resnet10", {}, {"stem": 0, "stage1_block1": 1, "stage4_block1": 4}),
+    ],
+)
+def test_learning_rates_fall_towards_the_input(name, options, layers):
+    encoder = encoders.build(
+        name, width=0.125, image_shape=(8, 8, 3), **options
+    )
+    variables = [*encoder.trainable_variables]
+    factors = finetune.rate_factors(variables, 0.5)
+    assert [v.name for v, _ in factors] == [v.name for v in variables]
+    last = 3 if name == "vit_ti4" else 5
+    for prefix, layer in layers.items():
+        found = {x for v, x in factors if v.name.startswith(prefix)}
+        assert found == {0.5 ** (last - layer)}, prefix
+    with pytest.raises(errors.UserError, match=r"layer_decay=0\.5 needs an"):
+        network = digit_networks.network()
+        finetune.rate_factors(network.trainable_variables, 0.5)
+
+
+@pytest.mark.slow
+def test_a_transformer_is_fine_tuned_as_papers_do():
+    """By AdamW, with lower rates towards the input and stochastic depth."""
+
+    def make(trained):
+        tf.keras.utils.set_random_seed(0)
+        return encoders.build(
+            "vit_ti4",
+            depth=2,
+            width=0.25,
+            drop_path=0.9,
+            image_shape=(8, 8, 3),
+        )
+
+    def tuned(**options):
+        recipe = finetune.Recipe(
+            steps=2,
+            learning_rate=1e-4,
+            batch_size=40,
+            augmentation="none",
+            optimizer="adamw",
+            **options,
+        )
+        context = contexts.make(
+            make(True),
+            digit_networks.source(slice(0, 40)),
+            digit_networks.source(slice(40, 80)),
+            make_encoder=make,
+        )
+        model = finetune.train(context, np.arange(40), recipe, trained=True)
+        weights = {v.name: v.numpy() for v in model.encoder.variables}
+        return model, weights
+
+    before = {v.name: v.numpy() for v in make(True).variables}
+    model, plain = tuned()
+    assert (plain["patches/kernel:0"] == before["patches/kernel:0"]).all()
+    # The run's own is off, unless asked for.
+    assert not any(getattr(x, "rate", 0) for x in model.encoder.layers)
+    _, slower = tuned(layer_decay=0.1)
+    name = "block1_mlp1/bias:0"
+    moved, less = plain[name] - before[name], slower[name] - before[name]
+    # Of two layers, and AdamW's steps are of the learning rate.
+    ratio = np.abs(less).mean() / np.abs(moved).mean()
+    assert ratio == pytest.approx(0.01, rel=0.3)
+    dropped, again = (tuned(drop_path=0.9)[0].losses for _ in range(2))
+    assert again == dropped != model.losses
+    with pytest.raises(errors.UserError, match=r"drop_path=0\.5"):
+        finetune.train(
+            digit_networks.subject(),
+            np.arange(40),
+            finetune.Recipe(1, 0.1, drop_path=0.5),
+            trained=True,
+        )
 
 
 def test_two_replicas_share_a_batch():

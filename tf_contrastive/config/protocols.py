@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.config.allocations import FEATURES
+from tf_contrastive.config.encoder import MAX_DROP_PATH
 from tf_contrastive.config.fields import (
     POSITIVE_NUMBERS,
     group,
@@ -23,6 +24,7 @@ from tf_contrastive.config.linear import (
     linear_augmentation,
     linear_batch_size,
 )
+from tf_contrastive.config.optimizer import OPTIMIZERS
 from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.transfer import (
     METHODS,
@@ -327,6 +329,15 @@ class Logistic(ProtocolDeclaration):
             )
 
 
+_UNUSUAL_FINE_TUNING = (
+    "optimizer",
+    "weight_decay",
+    "warmup_epochs",
+    "layer_decay",
+    "drop_path",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Finetune(ProtocolDeclaration):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
@@ -382,16 +393,47 @@ class Finetune(ProtocolDeclaration):
         f" imagenet2012_subset, for imagenet2012; {DRAWN}: drawn, as for"
         " other data and fractions, the same number of each class",
     )
+    optimizer: str = option(
+        "sgd",
+        "optimizer; sgd and lars with Nesterov momentum",
+        choices=OPTIMIZERS,
+    )
+    weight_decay: float = option(0.0, "weight decay of kernels")
+    warmup_epochs: float = option(
+        0.0, "epochs in which the learning rate rises to its peak"
+    )
+    layer_decay: float = option(
+        1.0,
+        "factor of the learning rate from block to block, towards the input"
+        " (resnet, vit)",
+        above=0.0,
+        maximum=1.0,
+    )
+    drop_path: float = option(
+        0.0,
+        "stochastic depth (vit): how often the last block is left out",
+        maximum=MAX_DROP_PATH,
+    )
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
         values = super().hyperparameters()
         # Where the lists are changes nothing; results say which they have.
         del values["lists"]
+        for name in _UNUSUAL_FINE_TUNING:
+            if values[name] == getattr(Finetune, name):
+                # Earlier results do not have it, and stay comparable.
+                del values[name]
         return values
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
+        shortest = min(read_counts(self.epochs))
+        if self.warmup_epochs > shortest:
+            raise UserError(
+                f"{arg('finetune_warmup_epochs', f'{self.warmup_epochs:g}')}"
+                f" are more than {arg('finetune_epochs', shortest)}: set less"
+            )
         fractions = len(read_numbers(self.fractions))
         if len(read_counts(self.epochs)) not in (1, fractions):
             raise UserError(

@@ -8,6 +8,7 @@ those of the published lists. `transfer` trains by the same functions.
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,9 +23,10 @@ from tf_contrastive import (
     schedules,
 )
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
+from tf_contrastive.config.optimizer import OPTIMIZERS, REFERENCE_BATCH_SIZE
 from tf_contrastive.config.protocols import Finetune, Transfer
 from tf_contrastive.distribution import all_finite
+from tf_contrastive.encoders import vit
 from tf_contrastive.evaluation import classification, few_labels
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.images import Batches
@@ -39,11 +41,13 @@ _HEAD_STDDEV = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters of SGD with Nesterov momentum 0.9.
+    """Hyperparameters, by default of SGD with Nesterov momentum 0.9.
 
-    The learning rate falls to zero over the steps by a cosine without warm-up
+    After a warm-up the learning rate falls to zero over the steps by a cosine
     (the papers state no schedule). Weight decay applies to weights of rank 2
-    and more, times the learning rate. `batch_norm_momentum` is that of moving
+    and more, times the learning rate. `layer_decay` multiplies the learning
+    rate of each block (see `rate_factors`), and `drop_path` is the stochastic
+    depth of a vision transformer. `batch_norm_momentum` is that of moving
     statistics; None: the encoder's. The seed determines the order of images,
     the views, and the initial linear layer.
     """
@@ -55,6 +59,10 @@ class Recipe:
     batch_norm_momentum: float | None = None
     augmentation: str = Finetune.augmentation
     seed: int = Evaluation.seed
+    optimizer: str = Finetune.optimizer
+    warmup_steps: int = 0
+    layer_decay: float = Finetune.layer_decay
+    drop_path: float = Finetune.drop_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +133,15 @@ def train(
         bias = tf.Variable(tf.zeros(shape[1:]))
         optimizer = _optimizer(recipe, encoder)
         optimizer.build([*encoder.trainable_variables, kernel, bias])
+    can_drop = vit.set_drop_path(
+        encoder, recipe.drop_path, lambda: optimizer.iterations
+    )
+    if recipe.drop_path and not can_drop:
+        raise errors.UserError(
+            f"{errors.arg('finetune_drop_path', f'{recipe.drop_path:g}')} needs"
+            " the layers of a vision transformer, which neither other encoders"
+            f" nor exports have: set {errors.arg('finetune_drop_path', 0)}"
+        )
     step = _step_function(
         strategy, encoder, kernel, bias, optimizer, label_sets
     )
@@ -183,21 +200,66 @@ def _new_encoder(
 def _optimizer(recipe: Recipe, encoder: Any) -> tf.keras.optimizers.Optimizer:
     # Without layers, as in an export, only variables of rank 1 are exempt.
     layers = [encoder] if isinstance(encoder, tf.Module) else []
-    return optimizers.build(
-        "sgd",
+    known = OPTIMIZERS[recipe.optimizer].defaults()
+    momentum = {"momentum": 0.9, "nesterov": True}
+    optimizer = optimizers.build(
+        recipe.optimizer,
         learning_rate=schedules.build(
             "cosine",
             base_learning_rate=recipe.learning_rate,
             batch_size=1,
             steps_per_epoch=1,
             epochs=recipe.steps,
+            warmup_epochs=recipe.warmup_steps,
             scaling="none",
         ),
-        momentum=0.9,
-        nesterov=True,
         weight_decay=recipe.weight_decay,
         exempt=optimizers.biases_and_scales(*layers),
+        **{name: x for name, x in momentum.items() if name in known},
     )
+    if recipe.layer_decay != 1:
+        optimizer.scale_rates(
+            rate_factors(encoder.trainable_variables, recipe.layer_decay)
+        )
+    return optimizer
+
+
+# Of a block in the names of its variables, also in those of an export.
+_BLOCK = re.compile(r"((?:stage\d+_)?block\d+)_")
+
+
+def rate_factors(
+    variables: Sequence[tf.Variable], decay: float
+) -> list[tuple[tf.Variable, float]]:
+    """Returns variables with the factors of their learning rates.
+
+    The factor is `decay` to the number of layers behind: 0 for what follows the
+    last of n blocks, 1 for that block, and n + 1 for what precedes the first
+    (Clark et al. 2020, in the form of BEiT: Bao et al. 2022, appendix).
+
+    Raises:
+      UserError: for variables without blocks.
+    """
+    matches = [_BLOCK.search(v.name) for v in variables]
+    names = [match and match[1] for match in matches]
+    blocks = [name for name in dict.fromkeys(names) if name]
+    if not blocks:
+        raise errors.UserError(
+            f"{errors.arg('finetune_layer_decay', f'{decay:g}')} needs an"
+            " encoder of blocks, resnet or vit: set"
+            f" {errors.arg('finetune_layer_decay', 1)}"
+        )
+    layers, layer = [], 0
+    for name in names:
+        if name:
+            layer = 1 + blocks.index(name)
+        elif layer:
+            layer = 1 + len(blocks)
+        layers.append(layer)
+    return [
+        (variable, decay ** (1 + len(blocks) - layer))
+        for variable, layer in zip(variables, layers, strict=True)
+    ]
 
 
 def _step_function(
@@ -341,6 +403,11 @@ def measure(
     scratch: bool,
     validation_fraction: float,
     seed: int,
+    optimizer: str = Finetune.optimizer,
+    weight_decay: float = Finetune.weight_decay,
+    warmup_epochs: float = Finetune.warmup_epochs,
+    layer_decay: float = Finetune.layer_decay,
+    drop_path: float = Finetune.drop_path,
 ) -> Iterator[tuple[str, Measurement]]:
     """Scores networks that are fine-tuned with few labels.
 
@@ -376,6 +443,11 @@ def measure(
                 batch_size=batch,
                 augmentation=augmentation,
                 seed=seed,
+                optimizer=optimizer,
+                weight_decay=weight_decay,
+                warmup_steps=round(warmup_epochs * (len(rows) // batch)),
+                layer_decay=layer_decay,
+                drop_path=drop_path,
             )
             for rate in learning_rates
         ]
