@@ -77,6 +77,10 @@ def _run(arguments: list[str]) -> int:
             module = importlib.import_module(
                 f"tf_contrastive.commands.{command}"
             )
+            if config_class.IS_OF_ONE:
+                from tf_contrastive import distribution
+
+                distribution.cluster.check_first(command)
         return _run_command(module, parsed)
     except errors.UserError as error:
         terminal.error(flags.with_flags(config_class, error.marked))

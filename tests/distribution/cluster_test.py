@@ -5,12 +5,13 @@ import contextlib
 import dataclasses
 import json
 import socket
+import sys
 import threading
 import time
 
 import pytest
 
-from tf_contrastive import errors
+from tf_contrastive import __main__, errors
 from tf_contrastive.distribution import cluster, rendezvous
 
 
@@ -45,6 +46,22 @@ def test_ranks_count_the_chief_first():
     tasks = (("chief 0", "c:1"), ("worker 0", "w0:1"), ("worker 1", "w1:1"))
     for c in found:
         assert c.tasks == tasks
+
+
+# What a worker says: the first one of a run that is not there.
+@pytest.mark.parametrize(
+    ("index", "told"), [(0, "absent"), (1, "process 2 of 2")]
+)
+@pytest.mark.parametrize("command", ["embed", "export", "explore"])
+def test_what_is_not_shared_is_done_by_the_first(
+    command, index, told, monkeypatch, capsys
+):
+    monkeypatch.setenv("TF_CONFIG", _tf_config(index=index)["TF_CONFIG"])
+    words = ["tf_contrastive", command, "--workdir=absent"]
+    words += ["--output=e.npz"] if command == "embed" else []
+    monkeypatch.setattr(sys, "argv", words)
+    assert __main__.main() == 2
+    assert told in capsys.readouterr().err
 
 
 def test_no_cluster_is_none():

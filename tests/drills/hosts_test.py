@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
 
 # Seconds until all workers have ended, at most; how many were seen is printed.
 _LIMIT = 400
-EPOCHS, STEPS = 24, 96
+EPOCHS, STEPS = 12, 48
 
 
 def _pretrain(host, workdir, *flags, workers=(), index=0):

@@ -42,9 +42,10 @@ _WITH_THIS_PROCESS = "setpriv", "--pdeathsig=KILL"
 
 pytestmark = pytest.mark.skipif(
     _PYSPARK is None
+    or "DRILL_SEED" not in os.environ
     or os.geteuid() != 0
     or not all(map(shutil.which, ("java", "ip", "unshare", "nsenter"))),
-    reason="needs pyspark, Java, root, iproute2 and util-linux",
+    reason="needs --drill_seed, pyspark, Java, root, iproute2 and util-linux",
 )
 
 

@@ -23,6 +23,7 @@ from tf_contrastive.errors import UserError, arg
 class Embed(Command):
     """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
 
+    IS_OF_ONE: ClassVar = True
     COMMON: ClassVar = (
         "workdir",
         "saved_model",

@@ -22,6 +22,7 @@ _NAMED = 3  # Entries of a list that are printed.
 class Explore(Command):
     """Show neighbours, copies, suspect labels and a map of a dataset."""
 
+    IS_OF_ONE: ClassVar = True
     COMMON: ClassVar = (
         "workdir",
         "saved_model",

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from tf_contrastive import terminal
 from tf_contrastive.config import fields
@@ -27,6 +27,7 @@ Read more: {path}/README.md"""
 class Export(Command):
     """Write a SavedModel with serving signatures."""
 
+    IS_OF_ONE: ClassVar = True
     exporting: Exporting = group(Exporting())
     terminal: Terminal = group(Terminal())
 

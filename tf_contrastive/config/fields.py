@@ -462,6 +462,8 @@ class Command:
     # Option that takes all flags that are not of this command, as a shell's
     # words.
     OTHERS: ClassVar[str] = ""
+    # Whether only the first of a cluster's processes runs it.
+    IS_OF_ONE: ClassVar[bool] = False
 
     terminal: Terminal
 

@@ -99,6 +99,20 @@ def require(environment: Mapping[str, str] = os.environ) -> Cluster:
     )
 
 
+def check_first(
+    command: str, environment: Mapping[str, str] = os.environ
+) -> None:
+    """Raises `UserError` in all but the first process of a cluster."""
+    cluster = from_environment(environment)
+    if cluster is not None and cluster.rank:
+        raise errors.UserError(
+            f"{cluster.origin}: this is process {cluster.rank + 1} of"
+            f" {len(cluster.tasks)} that train together, but {command} does"
+            " not share its work among them: start it once, without"
+            " launch/multiworker, srun or TF_CONFIG"
+        )
+
+
 # ---- TF_CONFIG ---------------------------------------------------------------
 
 
