@@ -95,7 +95,7 @@ def test_lossless_images_stay_so_and_jpegs_are_copied(tmp_path):
     source = datasets.source(f"folder:{tmp_path}/images", reading=reading)
     for path in source.info.bad_images:
         del by_path[path]
-    _pack(tmp_path, reading=reading)
+    datasets.pack(source, f"{tmp_path}/packed", 40)
     stored = _contents(tmp_path / "packed" / "train-00000.tfrecord")
     for (name, content), contents, read, packed in zip(
         by_path.values(),
@@ -150,15 +150,15 @@ def _held_out():
 
 def test_an_interrupted_pack_goes_on(folder, monkeypatch):
     _pack(folder)
-    serialized, calls = packing._serialized, []
+    example, calls = packing.record_files.example, []
 
-    def fail(source, *options):
-        calls.append(source)
-        if len(calls) == 2:
+    def fail(columns):
+        calls.append(columns)
+        if len(calls) == 4:  # In the middle of the second file.
             raise KeyboardInterrupt
-        return serialized(source, *options)
+        return example(columns)
 
-    monkeypatch.setattr(packing, "_serialized", fail)
+    monkeypatch.setattr(packing.record_files, "example", fail)
     with pytest.raises(KeyboardInterrupt):
         _pack(folder, "again")
     with pytest.raises(errors.UserError, match=r"2 of 5 images.*repeat"):

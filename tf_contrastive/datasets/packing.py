@@ -5,10 +5,10 @@ SPLIT.json, with the number of their images, how they are encoded, and the names
 of the classes. The files can also be read as `tfrecord:`.
 """
 
-import functools
+import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -107,19 +107,18 @@ def pack(
             )
     parts = before["files"]
     files.remove_leftovers(folder)
-    encode = _encoder(source, side, encoding)
-    for first in range(
-        len(parts) * file_images, info.num_examples, file_images
-    ):
+    start = len(parts) * file_images
+    # One for all files, since TensorFlow optimizes each anew.
+    examples = _serialized(source, start, side, encoding)
+    for first in range(start, info.num_examples, file_images):
         done = min(first + file_images, info.num_examples)
         name = f"{split}-{first // file_images:05}.tfrecord"
         with (
             files.replacing(os.path.join(folder, name)) as unfinished,
             tf.io.TFRecordWriter(unfinished) as writer,
         ):
-            part = source.select(np.arange(first, done))
             ways = []
-            for example, way in _serialized(part, encode):
+            for example, way in itertools.islice(examples, done - first):
                 writer.write(example)
                 ways.append(way)
         about_part = {"name": name, "images": done - first}
@@ -132,13 +131,16 @@ def pack(
     return total
 
 
-def _encoder(
-    source: Source, side: int, encoding: str
-) -> Callable[[Record], Record]:
-    """Returns record -> packed `image`, `way` in `_WAYS` and any `label`."""
+def _serialized(
+    source: Source, start: int, side: int, encoding: str
+) -> Iterator[tuple[bytes, str]]:
+    """Yields serialized `tf.train.Example`s and how each is packed, in order.
 
-    # A function of TensorFlow, so that it is not traced for each file.
-    @functools.partial(tf.function, autograph=False)
+    Raises:
+      UserError: if an image cannot be read any more.
+    """
+
+    @tf.autograph.experimental.do_not_convert
     def encode(record: Record) -> Record:
         if "size" in record:
             times = tf.reduce_min(record["size"]) // side
@@ -148,18 +150,8 @@ def _encoder(
         packed, way = _encoded(record, example["image"], side, encoding)
         return example | {"image": packed, "way": way}
 
-    return encode
-
-
-def _serialized(
-    source: Source, encode: Callable[[Record], Record]
-) -> Iterator[tuple[bytes, str]]:
-    """Yields serialized `tf.train.Example`s and how each is packed, in order.
-
-    Raises:
-      UserError: if an image cannot be read any more.
-    """
-    rows = source.records.map(encode, tf.data.AUTOTUNE, deterministic=True)
+    rest = source.select(np.arange(start, source.info.num_examples))
+    rows = rest.records.map(encode, tf.data.AUTOTUNE, deterministic=True)
     try:
         for row in rows.as_numpy_iterator():
             columns = {
