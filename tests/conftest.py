@@ -95,6 +95,24 @@ def pytest_handlecrashitem(crashitem, report, sched):
 _crashed: set[str] = set()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile`, files that a lost process finished are done."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def remove_node(self, node):
+            # A worker that was given a finished file waited for ever.
+            work = self.assigned_work[node]
+            unfinished = {f: t for f, t in work.items() if not all(t.values())}
+            self.assigned_work[node] = unfinished
+            return super().remove_node(node)
+
+    return Scheduling(config, log)
+
+
 def pytest_addoption(parser):
     """Drills read these as DRILL_SEED and DRILL_KILLS."""
     group = parser.getgroup("drills", "kills and damages at random")
