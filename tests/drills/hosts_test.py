@@ -61,10 +61,12 @@ def _pretrain(host, workdir, *flags, workers=(), index=0):
     )
 
 
-def _start(network, workdir, *flags, port=2222):
-    addresses = [f"{host.name}:{port}" for host in network]
+def _start(network, workdir, *flags, addresses=None):
+    """Starts a worker on each host; addresses: index -> those it is given."""
+    right = [f"{host.name}:2222" for host in network]
+    given = addresses or (lambda _: right)
     return [
-        _pretrain(host, workdir, *flags, workers=addresses, index=i)
+        _pretrain(host, workdir, *flags, workers=given(i), index=i)
         for i, host in enumerate(network)
     ]
 
@@ -255,4 +257,31 @@ def test_a_mistake_in_the_cluster_is_told(name, tmp_path):
         workers = _start(network, tmp_path, "--epochs=1")
         statuses, said = _ended(workers, name)
     assert statuses == expected, said
+    assert told in said[2]
+
+
+# Index of a worker -> its addresses, and what the last worker says.
+_ADDRESSES = {
+    "address": (
+        lambda i: ["a:2222", "b:2222", "10.38.0.77:2222"],
+        "cannot connect to worker 2 at 10.38.0.77:2222",
+    ),
+    "port": (
+        lambda i: ["a:2222", "b:2222", f"c:222{3 if i == 2 else 2}"],
+        "worker 2 has other addresses than worker 0",
+    ),
+    "name": (
+        lambda i: ["a:2222", "b:2222", "nowhere:2222"],
+        "cannot connect to worker 2 at nowhere:2222",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _ADDRESSES)
+def test_a_wrong_address_is_told(name, tmp_path):
+    addresses, told = _ADDRESSES[name]
+    with hosts.Network("a", "b", "c") as network:
+        workers = _start(network, tmp_path, addresses=addresses)
+        statuses, said = _ended(workers, f"wrong {name}")
+    assert statuses == [2, 2, 2], said
     assert told in said[2]

@@ -207,6 +207,7 @@ def data(tmp_path_factory):
             input=f"folder:{folder}/images",
             split="train",
             shard_size=_SHARD,
+            embedding_batch_size=_SHARD,
             output=f"{folder}/one-{format}/e.{format}",
         )
         assert embed.run(options) == 0
@@ -229,6 +230,7 @@ def _start(cluster, data, output, format, *properties):
         f"--input=folder:{data}/images",
         "--split=train",
         f"--shard_size={_SHARD}",
+        f"--embedding_batch_size={_SHARD}",
         f"--output={data}/{output}/e.{format}",
         "--runner=spark",
         f"--spark_options={' '.join(options)}",
