@@ -5,7 +5,7 @@ Use: PYTHON launch/extras.py [--together] WHEEL FOLDER
 FOLDER must be new; it gets an environment of that PYTHON. Each extra is
 installed by the command that the package itself names where the extra is
 missing. `gpu`, `dev` and `tpu-compile` are only resolved. `--together` instead
-installs the others but `spark` at once, which takes a third of the time.
+installs the others but `spark` and `torch` at once, in a third of the time.
 """
 
 import json
@@ -101,6 +101,54 @@ assert len(json.load(answer)["predictions"]) == 2
 server.terminate()
 assert server.wait(60) == 0
 """
+_TORCH_ASKS = """
+import sys
+from tf_contrastive import __main__
+open("x.pth", "wb").write(bytes([128, 2]))
+sys.argv += ["embed", "--saved_model=x.pth", "--input=digits", "--output=x.npz"]
+sys.exit(__main__.main())
+"""
+# Names and kernels of PyTorch, of random values: that tensors are read, and a
+# file that would execute something is not.
+_TORCH_FILES = """
+import argparse, os, numpy, torch
+from tf_contrastive.config.encoder import ResNet
+from tf_contrastive.encoders import build
+from tf_contrastive.encoders.published.tables import places, tables
+names = "encoder.conv1.weight", "encoder.layer1.0.conv1.weight"
+(table,) = tables(names)
+encoder = build("resnet10", width=0.125, stem="cifar", image_shape=(16, 16, 3))
+state = {}
+theirs = {}
+for place in places(ResNet.networks["resnet10"], False):
+    theirs |= table.variables(place)
+for variable in encoder.variables:
+    value = torch.rand(variable.shape) + 0.5
+    variable.assign(value.numpy())
+    if value.ndim == 4:
+        value = value.permute(3, 2, 0, 1)
+    state[theirs[variable.name]] = value
+options = argparse.Namespace(dataset="imagenet", size=16)
+torch.save({"opt": options, "model": state}, "theirs.pth")
+class Harmful:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+torch.save({"model": Harmful()}, "harmful.pth")
+images = numpy.random.random([2, 16, 16, 3]).astype("float32")
+numpy.savez("torch.npz", images=images, h=encoder(images))
+"""
+_TORCH = """
+import os, numpy, tf_contrastive
+expected = numpy.load("torch.npz")
+h = tf_contrastive.load("theirs.pth")(expected["images"])
+assert numpy.allclose(h, expected["h"], rtol=1e-5)
+try:
+    tf_contrastive.load("harmful.pth")
+except tf_contrastive.errors.UserError as error:
+    assert "mkdir" in str(error) and not os.path.exists("executed"), error
+else:
+    raise AssertionError("it was loaded")
+"""
 _PHOTOS = (
     f"{_EMBED}photos.npz --format=npz --split=train --input=folder:photos"
 ).replace(" --input=digits", "")
@@ -138,6 +186,7 @@ _USES = {
     "heic": [_code(_HEIC), _PHOTOS, _code(_SEEN)],
     "profile": [_code(_TENSORBOARD)],
     "serve": [_code(_SERVE)],
+    "torch": [_code(_TORCH_FILES), _code(_TORCH)],
 }
 # Extra -> a command that names what to install where the extra is missing.
 _ASKS = {
@@ -147,10 +196,11 @@ _ASKS = {
     "faiss": _USES["faiss"][0],
     "heic": _PHOTOS,
     "serve": _TFC + "serve --saved_model=run/export --port=0",
+    "torch": _code(_TORCH_ASKS),
 }
 _INSTALL = re.compile(r"\S+ -m pip install((?: '[^']+'| [\w-]+)+)")
-# Half a gigabyte, and Java is needed: left out of --together.
-_LARGE = ("spark",)
+# Half a gigabyte or more, and Java for Spark: left out of --together.
+_LARGE = ("spark", "torch")
 # Only resolved: a GPU, tools, and an environment of its own.
 _RESOLVED = ("gpu", "dev", "tpu-compile")
 _ALWAYS = ("tensorflow", "numpy", "protobuf", "ml-dtypes", "pyarrow", "pillow")

@@ -51,24 +51,18 @@ class PretrainCommand(Pretrain):
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options of the encoder in the run that `init_from` names.
+        """Returns the options of the encoder that `init_from` names.
+
+        That is of a run, or published by others.
 
         Raises:
           UserError: if others are given.
         """
         path = given.get("init_from", "")
-        config = os.path.join(path, "config.flags")
-        if not path or not files.exists(config):
-            return {}  # Exports do not tell them.
-        try:
-            there = flags.read(Pretrain, files.read(config).decode(), path)
-        except ValueError as error:
-            raise files.damaged(config, error) from error
-        network = {
-            option.name: option.value
-            for option in fields.options(there)
-            if option.group == "encoder" and option.name not in _FREE
-        }
+        if not path:
+            return {}
+        preset = _options_of(path)
+        network = {n: x for n, x in preset.items() if n not in _FREE}
         for name, value in network.items():
             other = given.get(name, value)
             if other not in (value, None, fields.AUTO):
@@ -77,7 +71,27 @@ class PretrainCommand(Pretrain):
                     f" {arg('init_from', path)} has {fields.written(value)}:"
                     f" leave {arg(name)} out, or start from another run"
                 )
-        return network
+        return preset
+
+
+def _options_of(path: str) -> dict[str, Any]:
+    """Returns the options of an encoder, if its file or folder has them."""
+    config = os.path.join(path, "config.flags")
+    if files.exists(config):
+        try:
+            there = flags.read(Pretrain, files.read(config).decode(), path)
+        except ValueError as error:
+            raise files.damaged(config, error) from error
+        return {
+            option.name: option.value
+            for option in fields.options(there)
+            if option.group == "encoder" and option.name not in _FREE
+        }
+    with terminal.without_start_lines():
+        from tf_contrastive import exporting
+
+    published = exporting.find_published(path)
+    return published.options if published else {}  # Exports do not tell them.
 
 
 def run(options: PretrainCommand) -> int:

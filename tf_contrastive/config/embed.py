@@ -28,7 +28,9 @@ class Embedding:
 
     workdir: str = option("", "folder of the run with the encoder")
     saved_model: str = option(
-        "", "export, or pretrained:NAME, to use instead of a run"
+        "",
+        "export, published checkpoint, or pretrained:NAME, to use instead of a"
+        " run",
     )
     input: str = option(
         "",

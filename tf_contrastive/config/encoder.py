@@ -128,6 +128,11 @@ class ResNet(EncoderDeclaration):
         " pixel at each end (PyTorch, Keras, and version 0.2.0)",
         choices=POOL_PADDINGS,
     )
+    project_first: bool = option(
+        False,
+        "project the input of the first block in a network of basic blocks"
+        " (resnet10 to resnet34), as SimCLR's and SupCon's code does",
+    )
     zero_init_residual: bool = option(
         True,
         "start the last scale of residual branches at zero (resnet; SimCLR's"
@@ -478,9 +483,10 @@ class Encoder(_Choice):
     )
     init_from: str = option(
         "",
-        "encoder with the initial weights: folder of a run, whose encoder,"
-        " width and stem are taken, too, or of an export, or pretrained:NAME"
-        " (see `encoders`); empty: random weights",
+        "encoder with the initial weights: folder of a run, or published"
+        " checkpoint of SimCLR, SupCon or PyTorch, whose encoder, width and"
+        " stem are taken, too; or an export, or pretrained:NAME (see"
+        " `encoders`); empty: random weights",
     )
     standardize: str = option(
         "imagenet",

@@ -53,8 +53,8 @@ class Evaluation:
     workdir: str = option("", "folder of the run to evaluate", per_host=True)
     saved_model: str = option(
         "",
-        "export, or pretrained:NAME, to evaluate instead of a run (needs"
-        " --dataset)",
+        "export, published checkpoint, or pretrained:NAME, to evaluate instead"
+        " of a run (needs --dataset)",
     )
     output_dir: str = option(
         "",

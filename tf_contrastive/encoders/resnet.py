@@ -103,13 +103,16 @@ class _Layers(NamedTuple):
         channels: int,
         stride: int,
         name: str,
+        project: bool,
     ) -> tf.Tensor:
-        """Computes relu(shortcut + branch), projecting x if the shape changes.
+        """Computes relu(shortcut + branch).
+
+        x is projected if its shape changes, or with `project`.
 
         With `zero_init_residual`, the branch's last gamma starts at zero, so
         that a block starts as the identity (Goyal et al. 2017).
         """
-        if stride > 1 or x.shape[-1] != channels:
+        if project or stride > 1 or x.shape[-1] != channels:
             x = self.convolution(x, channels, 1, stride, f"{name}_shortcut")
             x = self.normalization(x, f"{name}_shortcut_norm", relu=False)
         x = tf.keras.layers.Add(name=f"{name}_add")([x, branch])
@@ -117,7 +120,12 @@ class _Layers(NamedTuple):
 
 
 def _basic(
-    layers: _Layers, x: tf.Tensor, channels: int, stride: int, name: str
+    layers: _Layers,
+    x: tf.Tensor,
+    channels: int,
+    stride: int,
+    name: str,
+    project: bool,
 ) -> tf.Tensor:
     """Two 3x3 convolutions."""
     y = layers.convolution(x, channels, 3, stride, f"{name}_conv1")
@@ -126,11 +134,16 @@ def _basic(
     y = layers.normalization(
         y, f"{name}_norm2", relu=False, gamma=layers.last_gamma
     )
-    return layers.residual(x, y, channels, stride, name)
+    return layers.residual(x, y, channels, stride, name, project)
 
 
 def _bottleneck(
-    layers: _Layers, x: tf.Tensor, channels: int, stride: int, name: str
+    layers: _Layers,
+    x: tf.Tensor,
+    channels: int,
+    stride: int,
+    name: str,
+    project: bool,
 ) -> tf.Tensor:
     """1x1 down, 3x3, and 1x1 up to four times the channels."""
     y = layers.convolution(x, channels, 1, 1, f"{name}_conv1")
@@ -141,7 +154,7 @@ def _bottleneck(
     y = layers.normalization(
         y, f"{name}_norm3", relu=False, gamma=layers.last_gamma
     )
-    return layers.residual(x, y, 4 * channels, stride, name)
+    return layers.residual(x, y, 4 * channels, stride, name, project)
 
 
 class ResNet(declared.ResNet):
@@ -178,5 +191,7 @@ class ResNet(declared.ResNet):
             for i in range(count):
                 stride = 2 if stage and not i else 1
                 name = f"stage{stage + 1}_block{i + 1}"
-                x = block(layers, x, self.channels << stage, stride, name)
+                channels = self.channels << stage
+                project = self.project_first and not stage and not i
+                x = block(layers, x, channels, stride, name, project)
         return x

@@ -16,6 +16,7 @@ from tf_contrastive.exporting.model_card import format_rows, signature_rows
 from tf_contrastive.exporting.paths import (
     copy_weights,
     find,
+    find_published,
     kind_of,
     load,
     load_run,
@@ -57,6 +58,7 @@ __all__ = [
     "details",
     "export",
     "find",
+    "find_published",
     "format_rows",
     "image_shape",
     "is_complete",

@@ -7,15 +7,18 @@ import os
 import re
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors
-from tf_contrastive.encoders import checked_input, pretrained
+from tf_contrastive import checkpoints, errors, terminal
+from tf_contrastive.config.data import write_statistics
+from tf_contrastive.config.dataset import ChannelStatistics
+from tf_contrastive.encoders import checked_input, pretrained, published
 from tf_contrastive.exporting import versioning
 
 
 def kind_of(path: str) -> str:
-    """Decides what a path is: "pretrained", "run" or "export".
+    """Decides what a path is: "pretrained", "run", "published" or "export".
 
     A folder with the files of a run is a run, whatever else is in it.
 
@@ -24,14 +27,23 @@ def kind_of(path: str) -> str:
     """
     if path.startswith(pretrained.SCHEME):
         return "pretrained"
-    if not tf.io.gfile.isdir(path):
-        raise errors.UserError(
-            f"{path} is not a folder: use the folder of a run or of an export"
-        )
     if checkpoints.is_run(path):
         return "run"
-    if versioning.newest(path):
-        return "export"
+    if find_published(path):
+        return "published"
+    _saved_model(path)
+    return "export"
+
+
+def _saved_model(path: str) -> str:
+    """Returns the newest SavedModel of an export."""
+    if saved_model := versioning.newest(path):
+        return saved_model
+    if not tf.io.gfile.isdir(path):
+        raise errors.UserError(
+            f"{path} is not a folder: use the folder of a run or of an export,"
+            " or a checkpoint that others published"
+        )
     raise errors.UserError(
         f"{path} is neither a run (it has no {checkpoints.CONFIG_FILE}) nor an"
         f" export (it has no {versioning.GRAPH_FILE}, and no version with one):"
@@ -42,7 +54,13 @@ def kind_of(path: str) -> str:
 
 def find(path: str) -> str | None:
     """Returns the export at `path` or its newest version, or None."""
-    return None if checkpoints.is_run(path) else versioning.newest(path)
+    saved_model = None if checkpoints.is_run(path) else versioning.newest(path)
+    return saved_model and (None if find_published(path) else saved_model)
+
+
+def find_published(path: str) -> published.Found | None:
+    """Returns the encoder of others at `path` or in its newest version."""
+    return published.find(versioning.newest(path) or path)
 
 
 class Export:
@@ -76,31 +94,34 @@ class Export:
 
 
 def load(path: str) -> tf.Module:
-    """Loads the encoder of a run or of an export, or one of the package.
+    """Loads the encoder of a run or of an export, one of the package or others.
 
     An export is a program: load only those whose origin you trust. A run is
-    data, and nothing in its folder is executed.
+    data, and so is what others published: nothing in it is executed.
 
     Args:
       path: folder of a run, of an export (`BASE/<version>`), or of several
-        (`BASE`): the newest is loaded; or `pretrained:NAME`, one of those that
-        `tf-contrastive encoders` lists.
+        (`BASE`): the newest is loaded; `pretrained:NAME`, one of those that
+        `tf-contrastive encoders` lists; or a published checkpoint: prefix or
+        folder of a TensorFlow checkpoint, hub module or SavedModel of SimCLR
+        or SupCon, PyTorch or safetensors file of a ResNet.
 
     Returns:
       images [N, S, S, K], uint8 or float32 in [0, 1] -> float32 [N, D]; it
       also takes `training=`, and has `variables` and `trainable_variables`.
-      That of a run is a Keras model.
+      That of an export is no Keras model.
 
     Raises:
       UserError: if there is no run and no export of this package.
     """
     path = os.fspath(path)
-    kind = kind_of(path)
-    if kind == "run":
-        return load_run(path)
-    if kind == "pretrained":
+    if path.startswith(pretrained.SCHEME):
         return _checked(pretrained.load(path))
-    saved_model = versioning.newest(path)
+    if checkpoints.is_run(path):
+        return load_run(path)
+    if found := find_published(path):
+        return _checked(found.load())
+    saved_model = _saved_model(path)
     encoder = tf.saved_model.load(saved_model)
     if not (callable(encoder) and hasattr(encoder, "trainable_variables")):
         raise errors.UserError(
@@ -122,7 +143,15 @@ def _checked(encoder: tf.keras.Model) -> tf.keras.Model:
 
 
 def copy_weights(path: str, encoder: tf.keras.Model) -> None:
-    """Copies weights and moving statistics of a run or export: all, or none."""
+    """Copies weights and moving statistics of an encoder: all, or none.
+
+    Args:
+      path: see `load`.
+      encoder: what they are copied to, of the same network.
+
+    Raises:
+      UserError: if it is another network.
+    """
     other = load(path)
     theirs = {v.name: v for v in other.variables}
     mine = {v.name: v for v in encoder.variables}
@@ -152,8 +181,28 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             f"{errors.arg('init_from', path)} has other attention heads: set"
             f" {errors.arg('heads', heads)}"
         )
+    statistics = _statistics(other)
+    # A run may follow another one with other images.
+    if statistics not in (None, _statistics(encoder)) and not (
+        checkpoints.is_run(path)
+    ):
+        terminal.warning(
+            f"{errors.arg('init_from', path)}: its weights are of images that"
+            " were standardized otherwise: set"
+            f" {errors.arg('standardize', statistics)}"
+        )
     for name, variable in mine.items():
         variable.assign(theirs[name])
+
+
+def _statistics(encoder: Any) -> str | None:
+    """Returns the option `standardize` of a Keras model, if it is known."""
+    for layer in getattr(encoder, "layers", ()):
+        if layer.name == "standardize":
+            std = 1 / np.array(layer.scale[:3])
+            mean = 0 - np.array(layer.offset[:3]) * std
+            return write_statistics(ChannelStatistics(tuple(mean), tuple(std)))
+    return None
 
 
 def _pads_evenly(encoder: Any) -> bool:

@@ -1,0 +1,183 @@
+"""Published encoders: which network a file holds, and its weights in it."""
+
+import ast
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import errors, terminal
+from tf_contrastive.config.data import channel_statistics, write_statistics
+from tf_contrastive.config.dataset import ChannelStatistics
+from tf_contrastive.config.encoder import ResNet
+from tf_contrastive.encoders.build import build
+from tf_contrastive.encoders.published import reading
+from tf_contrastive.encoders.published.reading import Content
+from tf_contrastive.encoders.published.tables import (
+    PYTORCH_STANDARDIZATION,
+    Table,
+    places,
+    tables,
+)
+
+_READ = (
+    "read are ResNets of google-research's SimCLR and SupCon, and of PyTorch"
+    " with the names of torchvision or SupContrast"
+)
+_STEMS = {7: "imagenet", 3: "cifar"}
+_SIDES = {"imagenet": 224, "cifar": 32}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """An encoder in a file of others.
+
+    Attributes:
+      path: of the file.
+      options: of the encoder, as of `pretrain`.
+      image_shape: of its images.
+    """
+
+    path: str
+    options: dict[str, Any]
+    image_shape: tuple[int, int, int]
+    _content: Content
+    _table: Table
+    # Names here -> theirs.
+    _names: dict[str, str]
+
+    def load(self) -> tf.keras.Model:
+        """Builds the encoder with the weights of the file.
+
+        Raises:
+          UserError: if the weights are of another network.
+        """
+        options = dict(self.options)
+        name, standardize = options.pop("encoder"), options.pop("standardize")
+        statistics = channel_statistics(standardize)
+        terminal.info(f"{self.path}: {self}")
+        encoder = build(
+            name,
+            image_shape=self.image_shape,
+            mean=statistics.mean,
+            std=statistics.std,
+            synchronized=False,
+            **options,
+        )
+        for variable in encoder.variables:
+            values = self._read(variable.name)
+            if values.shape != variable.shape:
+                raise errors.UserError(
+                    f"{self.path}: {self._names[variable.name]} has the shape"
+                    f" {values.shape}, in {name} {tuple(variable.shape)}: it is"
+                    " another network, such as Wide ResNet or ResNeXt, which is"
+                    " not here"
+                )
+            variable.assign(values)
+        return encoder
+
+    def __str__(self) -> str:
+        """Says how the file was understood."""
+        options = ", ".join(f"{k}={v}" for k, v in self.options.items())
+        return f"{self._table.source}: {options}"
+
+    def _read(self, name: str) -> np.ndarray:
+        values = self._content.read(self._names[name])
+        if values.ndim == 4:
+            values = values.transpose(self._table.kernel_axes)
+        return values
+
+
+def find(path: str) -> Found | None:
+    """Finds the encoder in a file of others; None if it is of nobody else.
+
+    Args:
+      path: see `reading.read`.
+
+    Raises:
+      UserError: if no network here has its variables, or it cannot be read.
+    """
+    content = reading.read(path)
+    if content is None:
+        return None
+    known = tables(content.shapes)
+    if not known and tf.io.gfile.isdir(path):
+        return None  # Perhaps an export.
+    if len(known) != 1:
+        several = " and ".join(table.source for table in known)
+        such = ", ".join(sorted(content.shapes)[:2])
+        raise errors.UserError(
+            f"{path} is {content.kind} of several encoders ({several}): save"
+            " one of them alone"
+            if several
+            else f"{path} is {content.kind} of {len(content.shapes)} arrays"
+            f" ({such}, ...), and none of those that can be read: {_READ}"
+        )
+    (table,) = known
+    network, names = _match(path, content, table)
+    kernel = content.shapes[names["stem_conv/kernel:0"]]
+    side, _, channels, filters = (kernel[axis] for axis in table.kernel_axes)
+    if side not in _STEMS:
+        raise errors.UserError(
+            f"{path}: its first convolution is {side}x{side}: must be 7x7 or"
+            " 3x3"
+        )
+    stem = _STEMS[side]
+    options = {
+        "encoder": network,
+        "width": filters / 64,
+        "stem": stem,
+        "pool_padding": table.pool_padding,
+        "standardize": _standardize(path, content, table, stem),
+    }
+    if table.project_first and not ResNet.networks[network].bottleneck:
+        options["project_first"] = True
+    size = content.options.get("size", _SIDES[stem])
+    shape = size, size, channels
+    return Found(path, options, shape, content, table, names)
+
+
+def _match(
+    path: str, content: Content, table: Table
+) -> tuple[str, dict[str, str]]:
+    """Returns the network that has exactly the variables of a file."""
+    pattern = re.compile(table.encoder)
+    there = {name for name in content.shapes if pattern.fullmatch(name)}
+    for network, blocks in ResNet.networks.items():
+        names: dict[str, str] = {}
+        for place in places(blocks, table.project_first):
+            names |= table.variables(place)
+        if there == set(names.values()):
+            return network, names
+    for other, meaning in table.others:
+        if any(re.fullmatch(other, name) for name in there):
+            raise errors.UserError(
+                f"{path} is of {table.source}, with {meaning}: {_READ}"
+            )
+    raise errors.UserError(
+        f"{path} has names of {table.source}, but its {len(there)} variables"
+        " are not those of a ResNet-10, 18, 34, 50, 101, 152 or 200"
+    )
+
+
+def _standardize(path: str, content: Content, table: Table, stem: str) -> str:
+    """Returns the option `standardize` of the images that a file was made of.
+
+    SupContrast and SINCERE write their options into it.
+    """
+    dataset = content.options.get("dataset")
+    if dataset == "path":
+        try:
+            mean, std = (
+                tuple(map(float, ast.literal_eval(content.options[name])))
+                for name in ("mean", "std")
+            )
+        except (ValueError, SyntaxError, KeyError, TypeError) as error:
+            raise errors.UserError(
+                f"{path}: its mean and std are not numbers"
+            ) from error
+        return write_statistics(ChannelStatistics(mean, std))
+    default = table.standardize[stem]
+    return PYTORCH_STANDARDIZATION.get(str(dataset), default)
