@@ -123,7 +123,7 @@ theirs = {}
 for place in places(ResNet.networks["resnet10"], False):
     theirs |= table.variables(place)
 for variable in encoder.variables:
-    value = torch.rand(variable.shape) + 0.5
+    value = torch.rand(*variable.shape) + 0.5
     variable.assign(value.numpy())
     if value.ndim == 4:
         value = value.permute(3, 2, 0, 1)

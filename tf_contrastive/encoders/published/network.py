@@ -134,7 +134,7 @@ def find(path: str) -> Found | None:
     }
     if table.project_first and not ResNet.networks[network].bottleneck:
         options["project_first"] = True
-    size = content.options.get("size", _SIDES[stem])
+    size = int(content.options.get("size", _SIDES[stem]))
     shape = size, size, channels
     return Found(path, options, shape, content, table, names)
 
