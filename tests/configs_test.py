@@ -143,7 +143,8 @@ def test_the_transfer_grids_are_the_papers():
 # All that may differ between a recipe and what --smoke trains of it.
 _MAY_SHRINK = """
     dataset split test_split validation_fraction data_service image_size
-    encoder width stem init_from queue_size online_knn_size grad_cache_chunks
+    encoder width stem depth heads init_from queue_size online_knn_size
+    grad_cache_chunks
     epochs batch_size warmup_epochs boundaries linear_epochs linear_batch_size
     linear_warmup_epochs linear_boundaries strategy tpu steps_per_execution
     checkpoint_every_steps log_every_steps keep_checkpoint_every_hours

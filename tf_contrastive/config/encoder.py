@@ -82,6 +82,11 @@ class EncoderDeclaration(Component):
         del image_size
         return None
 
+    def shrunk(self, image_size: int) -> dict[str, Any]:
+        """Returns the options of a small network, for a trial of a run."""
+        stem = resolve_stem(getattr(self, "stem", None), image_size)
+        return {"encoder": "resnet10", "stem": stem}
+
 
 def _width() -> Any:
     return option(
@@ -275,6 +280,12 @@ class ViT(EncoderDeclaration):
             if other.features == self.transformer.features
         }
         return min(distances, key=lambda name: distances[name])
+
+    def shrunk(self, image_size: int) -> dict[str, Any]:
+        """Returns the options of a small network, for a trial of a run."""
+        del image_size
+        network = f"vit_ti{self.transformer.patch}"
+        return {"encoder": network, "depth": min(self.depth, 2), "heads": None}
 
 
 class KerasNetwork(NamedTuple):

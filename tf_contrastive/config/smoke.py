@@ -111,7 +111,7 @@ def smoke(
     network: dict[str, Any] = {}
     if not run.encoder.member().is_own:
         width = min(0.25, encoder.width)
-        network = {"encoder": "resnet10", "width": width, "stem": stem}
+        network = {**run.encoder.chosen().shrunk(side), "width": width}
     views = resolve_views(run.views, run.data.dataset, side)
     return replace(
         dataclasses.replace(run, views=views),

@@ -21,6 +21,8 @@ _EPSILON = 1e-6
 _MLP_RATIO = 4
 _TEMPERATURE = 10_000.0
 _TOKEN_STDDEV = 1e-6
+# The same numbers on all devices, compiled by XLA or not.
+_RNG = "philox"
 
 
 def positions(rows: int, columns: int, features: int) -> np.ndarray:
@@ -149,7 +151,8 @@ class StochasticDepth(tf.keras.layers.Layer):
         if self.step is None:
             drawn = tf.random.uniform(images)
         else:
-            drawn = tf.random.stateless_uniform(images, self._seed(self.step()))
+            seed = self._seed(self.step())
+            drawn = tf.random.stateless_uniform(images, seed, alg=_RNG)
         kept = tf.reshape(drawn >= self.rate, [-1, 1, 1])
         return tf.where(kept, x / (1 - self.rate), tf.zeros([], x.dtype))
 
@@ -159,7 +162,7 @@ class StochasticDepth(tf.keras.layers.Layer):
         number = replica.replica_id_in_sync_group if replica else 0
         layer = zlib.crc32(self.name.encode()) % 2**31
         seed = tf.stack([layer, tf.cast(step, tf.int32)])
-        return tf.random.experimental.stateless_fold_in(seed, number)
+        return tf.random.experimental.stateless_fold_in(seed, number, alg=_RNG)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
