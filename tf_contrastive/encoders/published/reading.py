@@ -175,7 +175,8 @@ def _pytorch(path: str) -> Content | None:
             loaded = torch.load(content, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         match = _REFUSED_GLOBAL.search(str(error))
-        what = match[1] if match else errors.first_line(error)
+        # Other lines of PyTorch's message advise to load it nevertheless.
+        what = match[1] if match else "an object"
         raise errors.UserError(
             f"{path} is refused, since it holds more than tensors ({what}), and"
             " to load that may execute code: save the tensors alone, by"
