@@ -247,6 +247,8 @@ def _bombs():
     bmp, progressive = io.BytesIO(), io.BytesIO()
     PIL.Image.fromarray(image).save(bmp, "BMP")
     PIL.Image.fromarray(image).save(progressive, "JPEG", progressive=True)
+    grey = bytearray(odd_images.files()["BMP grey of Pillow"][1])
+    grey[46:50] = struct.pack("<I", 2**29)
     scans = progressive.getvalue()
     scan = scans[scans.rindex(b"\xff\xda") : -2]
     return {
@@ -263,6 +265,7 @@ def _bombs():
         "bmp from the top down": bmp.getvalue()[:18]
         + struct.pack("<ii", 100_000, -100_000)
         + bmp.getvalue()[26:],
+        "bmp of 2^29 colours": bytes(grey),
     }
 
 

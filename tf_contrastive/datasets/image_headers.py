@@ -43,6 +43,7 @@ _SCAN_MARKER = 0xFFDA
 _BMP_HEADERS = (40, 52, 56, 64, 108, 124)
 _BGR, _NO_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0", bytes(12)
 _MASKED = 3
+_MAX_COLORS = 256  # In the palette of a BMP with 8 bits per pixel.
 # Of a JPEG: what it starts with if it has JFIF's segment, of 16 bytes; the
 # marker of a table of numbers, and the one of a byte that fills a gap.
 _JFIF, _TABLE, _FILL = b"\xff\xd8\xff\xe0\0\x10", b"\xff\xdb", 0xFFFF
@@ -332,12 +333,15 @@ def _is_native_bmp(data: tf.Tensor) -> tf.Tensor:
 
     def is_grey() -> tf.Tensor:
         colors = _number(data, 46)
-        colors = tf.where(colors > 0, colors, 256)
+        colors = tf.where(colors > 0, colors, _MAX_COLORS)
+        fits = colors <= _MAX_COLORS  # Of 2**32, a ramp would take 32 GiB.
+        colors = tf.minimum(colors, _MAX_COLORS)
         table = tf.strings.substr(data, end, 4 * colors)
         table = tf.reshape(tf.io.decode_raw(table, tf.uint8), [colors, 4])
         ramp = tf.range(colors)[:, tf.newaxis]
         is_ramp = tf.reduce_all(tf.cast(table[:, :3], tf.int64) == ramp)
-        return is_ramp & (compression == 0) & (start >= end + 4 * colors)
+        is_ramp &= fits & (compression == 0)
+        return is_ramp & (start >= end + 4 * colors)
 
     def is_color() -> tf.Tensor:
         masks = tf.strings.substr(data, 54, 12)
