@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -464,6 +465,28 @@ def test_a_run_starts_from_another_s_encoder(source, finished, tmp_path):
         expected.trainable_variables, started.trainable_variables, strict=True
     ):
         np.testing.assert_allclose(old, new, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_both_branches_start_and_a_resumed_run_needs_no_start(
+    finished, tmp_path
+):
+    start = tmp_path / "start"
+    shutil.copytree(finished[0], start)
+    run = _options(
+        tmp_path / "next",
+        init_from=str(start),
+        epochs=1,
+        **{"loss": "moco", "queue_size": 64},
+    )
+    model, _ = train.prepare(run).build()
+    expected = checkpoints.load_encoder(checkpoints.load_run(str(start)))
+    for encoder in (model.encoder, model.key_branch.encoder):
+        for old, new in zip(expected.weights, encoder.weights, strict=True):
+            np.testing.assert_array_equal(old, new)
+    assert train.pretrain(run).step == 4
+    shutil.rmtree(start)
+    assert train.pretrain(run).start_step == 4
 
 
 @pytest.mark.slow

@@ -316,8 +316,12 @@ class PreparedRun:
         options = self.options
         with self.strategy.scope(), precision(options.runtime.precision):
             model = build_model(options, self.source.info.num_classes)
-            if options.encoder.init_from:
+            workdir = options.runtime.workdir
+            # What a run that is resumed has started from may be gone.
+            resumed = bool(workdir and checkpoints.saved(workdir))
+            if options.encoder.init_from and not resumed:
                 exporting.copy_weights(options.encoder.init_from, model.encoder)
+                model.start_key_branch()
             return model, self.compile(model)
 
     def learning_rate(

@@ -56,6 +56,11 @@ class MomentumEncoder(ContrastiveStep):
                 normalize=loss.normalize,
             )
 
+    def start_key_branch(self) -> None:
+        """Gives the key branch, if there is one, the weights of the queries."""
+        if self.key_branch is not None:
+            self.key_branch.encoder.set_weights(self.encoder.get_weights())
+
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         branch = self.key_branch
