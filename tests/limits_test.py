@@ -307,6 +307,18 @@ _ADVICE = [
         {"peak_learning_rate": 0.049},
     ),
     (
+        "weights_learning_rate",
+        {"encoder": "keras:VGG16", "init_from": "imagenet", "stem": None},
+        {"learning_rate": 0.03},
+        {"learning_rate": 0.031},
+    ),
+    (
+        "weights_warmup",
+        {"encoder": "keras:VGG16", "init_from": "w.h5", "stem": None},
+        {"warmup_epochs": 1.0},
+        {"warmup_epochs": 1.01},
+    ),
+    (
         "warmup",
         {"warmup_epochs": 0.0},
         {"batch_size": 1023},

@@ -33,6 +33,7 @@ from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import allocations, fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
+    channel_statistics,
     check_pillow,
     check_pod,
     without_slice,
@@ -48,6 +49,7 @@ from tf_contrastive.config.runtime import (
 )
 from tf_contrastive.config.smoke import smoke, substitute
 from tf_contrastive.config.views import Views, resolve_views
+from tf_contrastive.encoders import library_weights
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
 from tf_contrastive.tensorboard import (
@@ -320,9 +322,21 @@ class PreparedRun:
             # What a run that is resumed has started from may be gone.
             resumed = bool(workdir and checkpoints.saved(workdir))
             if options.encoder.init_from and not resumed:
-                exporting.copy_weights(options.encoder.init_from, model.encoder)
+                self._copy_weights(model.encoder)
                 model.start_key_branch()
             return model, self.compile(model)
+
+    def _copy_weights(self, encoder: tf.keras.Model) -> None:
+        chosen = self.options.encoder
+        if chosen.starts_from_weights:
+            library_weights.load(
+                chosen.encoder,
+                chosen.init_from,
+                encoder,
+                channel_statistics(chosen.standardize),
+            )
+        else:
+            exporting.copy_weights(chosen.init_from, encoder)
 
     def learning_rate(
         self,

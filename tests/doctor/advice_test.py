@@ -83,6 +83,23 @@ _BAD = [
         {"expected": positives.Expected(9, 99, 9, 0.01, 3, 100)},
         "views=2",
     ),
+    (
+        "weights_learning_rate",
+        {
+            "encoder": "keras:VGG16",
+            "init_from": "imagenet",
+            "stem": None,
+            "learning_rate": 0.3,
+        },
+        {},
+        "learning_rate=0.05",
+    ),
+    (
+        "weights_warmup",
+        {"encoder": "keras:VGG16", "init_from": "w.keras", "stem": None},
+        {},
+        "warmup_epochs=1",
+    ),
     ("negatives", {"batch_size": 16}, {}, "loss=moco"),
     (
         "negatives",

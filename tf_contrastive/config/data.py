@@ -41,9 +41,11 @@ def channel_statistics(standardize: str) -> ChannelStatistics:
     )
 
 
-def write_statistics(statistics: ChannelStatistics) -> str:
+def write_statistics(statistics: ChannelStatistics, digits: int = 6) -> str:
     """Returns statistics as a value of `standardize`: M,M,M/S,S,S."""
-    return "/".join(",".join(f"{x:.6g}" for x in part) for part in statistics)
+    return "/".join(
+        ",".join(f"{x:.{digits}g}" for x in part) for part in statistics
+    )
 
 
 def _read_statistics(value: str) -> ChannelStatistics | None:

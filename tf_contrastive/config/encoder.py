@@ -8,7 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, choice
-from tf_contrastive.config.data import STANDARDIZE_EXAMPLES, standardization
+from tf_contrastive.config.data import (
+    STANDARDIZE_EXAMPLES,
+    standardization,
+    write_statistics,
+)
+from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
 from tf_contrastive.config.fields import module_of, one_of, option
 from tf_contrastive.errors import UserError, arg, unknown
 
@@ -26,6 +31,10 @@ CIFAR_STEM_MAX_SIDE = 64
 # The smallest image side of each stem: below it the last stage has less than
 # one pixel.
 SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
+
+# A value of `init_from`: the weights that a library has of its network.
+IMAGENET = "imagenet"
+_WEIGHT_FILES = (".h5", ".hdf5", ".keras")
 
 
 # ---- The encoders ------------------------------------------------------------
@@ -67,6 +76,14 @@ class EncoderDeclaration(Component):
     def input_scale(self) -> float:
         """Factor of standardised colours that the network expects."""
         return 1.0
+
+    @property
+    def weights_input(self) -> ChannelStatistics | None:
+        """Statistics that standardise images for its library's weights.
+
+        None: the network is of no other library.
+        """
+        return None
 
     def resolved(self, image_size: int) -> dict[str, Any]:
         """Returns the options that depend on the side of the images.
@@ -289,22 +306,43 @@ class ViT(EncoderDeclaration):
 
 
 class KerasNetwork(NamedTuple):
-    """Arguments of a function of `tf.keras.applications`."""
+    """A function of `tf.keras.applications`.
+
+    Attributes:
+      arguments: of the function.
+      weights_input: statistics that standardise images for Keras' weights.
+      input_scale: factor of standardised colours that the network expects.
+      blue_first: whether Keras' weights take the colours in the order BGR.
+    """
 
     arguments: Mapping[str, Any]
+    weights_input: ChannelStatistics
     input_scale: float = 1.0
+    blue_first: bool = False
+
+
+# To [0, 1], to [-1, 1], and to bytes less ImageNet's mean, as Caffe does.
+_UNIT = ChannelStatistics((0.0,) * 3, (1.0,) * 3)
+_SYMMETRIC = ChannelStatistics((0.5,) * 3, (0.5,) * 3)
+_CENTRED = ChannelStatistics(
+    (123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255,) * 3
+)
+_WITHOUT = {"include_preprocessing": False}
 
 
 class Keras(EncoderDeclaration):
     """Networks of `tf.keras.applications`."""
 
     prefix = "keras:"
+    # What weights expect is what Keras' functions `preprocess_input`, and the
+    # layers that `include_preprocessing` adds, make of 0..255.
     networks: ClassVar[Mapping[str, KerasNetwork]] = {
         **dict.fromkeys(
+            ["DenseNet121", "DenseNet169", "DenseNet201"],
+            KerasNetwork({}, IMAGENET_STATISTICS),
+        ),
+        **dict.fromkeys(
             [
-                "DenseNet121",
-                "DenseNet169",
-                "DenseNet201",
                 "InceptionResNetV2",
                 "InceptionV3",
                 "MobileNet",
@@ -312,28 +350,34 @@ class Keras(EncoderDeclaration):
                 "ResNet50V2",
                 "ResNet101V2",
                 "ResNet152V2",
-                "VGG16",
-                "VGG19",
                 "Xception",
             ],
-            KerasNetwork({}),
+            KerasNetwork({}, _SYMMETRIC),
+        ),
+        **dict.fromkeys(
+            ["ResNet50", "ResNet101", "ResNet152", "VGG16", "VGG19"],
+            KerasNetwork({}, _CENTRED, blue_first=True),
+        ),
+        **dict.fromkeys(
+            ["MobileNetV3Large", "MobileNetV3Small"],
+            KerasNetwork(_WITHOUT, _SYMMETRIC),
         ),
         **dict.fromkeys(
             [
-                "MobileNetV3Large",
-                "MobileNetV3Small",
-                *(
-                    f"RegNet{kind}{size}"
-                    for kind in "XY"
-                    for size in ("002", "008", "032", "160")
-                ),
+                f"RegNet{kind}{size}"
+                for kind in "XY"
+                for size in ("002", "008", "032", "160")
             ],
-            KerasNetwork({"include_preprocessing": False}),
+            KerasNetwork(_WITHOUT, _UNIT),
         ),
         # It divides by 255 itself.
         **dict.fromkeys(
             [f"EfficientNetB{number}" for number in range(8)],
-            KerasNetwork({"drop_connect_rate": 0.0}, input_scale=255.0),
+            KerasNetwork(
+                {"drop_connect_rate": 0.0},
+                IMAGENET_STATISTICS,
+                input_scale=255.0,
+            ),
         ),
     }
     rounds_its_input = False
@@ -342,6 +386,11 @@ class Keras(EncoderDeclaration):
     def input_scale(self) -> float:
         """Factor of standardised colours that the network expects."""
         return self.networks[self.network].input_scale
+
+    @property
+    def weights_input(self) -> ChannelStatistics:
+        """Statistics that standardise images for Keras' weights."""
+        return self.networks[self.network].weights_input
 
 
 class KerasCVNetwork(NamedTuple):
@@ -393,6 +442,11 @@ class KerasCV(EncoderDeclaration):
     def can_be_copied(self) -> bool:
         """Some have layers that cannot."""
         return self.networks[self.network].can_be_copied
+
+    @property
+    def weights_input(self) -> ChannelStatistics:
+        """KerasCV trains with `include_rescaling`, which divides by 255."""
+        return _UNIT
 
 
 # What a function that makes an encoder may take beside its options.
@@ -483,9 +537,9 @@ class Encoder(_Choice):
         "resnet50",
         f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
         " MNIST; vit_...: transformers with patches of 16, 8 or 4 pixels);"
-        " or keras:NAME or keras_cv:NAME, with random weights; or"
-        " module:name, a Keras model of your own or a function that returns"
-        " one",
+        " or keras:NAME or keras_cv:NAME, also with their ImageNet weights"
+        " (init_from); or module:name, a Keras model of your own or a function"
+        " that returns one",
         check=lambda name: (
             None
             if name in ENCODERS or is_own(name)
@@ -497,14 +551,17 @@ class Encoder(_Choice):
         "encoder with the initial weights: folder of a run, or published"
         " checkpoint of SimCLR, SupCon or PyTorch, whose encoder, width and"
         " stem are taken, too; or an export, or pretrained:NAME (see"
-        " `encoders`); empty: random weights",
+        " `encoders`); for keras:NAME and keras_cv:NAME also imagenet, which is"
+        " downloaded, or a file .h5 or .keras that Keras wrote; empty: random"
+        " weights",
     )
     standardize: str = option(
         "imagenet",
         "mean and standard deviation of the channels, by which the encoder's"
         " first layer standardizes images: ImageNet's, the dataset's (known, or"
         f" computed from at most {STANDARDIZE_EXAMPLES} examples), none, or"
-        " numbers M,M,M/S,S,S",
+        " numbers M,M,M/S,S,S; imagenet with init_from=imagenet or a file: as"
+        " the network's ImageNet weights expect",
         check=standardization,
     )
 
@@ -516,6 +573,42 @@ class Encoder(_Choice):
         network = split_name(self.encoder)
         return self.member()(network=network, **self.options(prefix))
 
+    @property
+    def starts_from_weights(self) -> bool:
+        """Whether the initial weights are those of another library."""
+        known = self.chosen().weights_input is not None
+        return known and names_weights(self.init_from)
+
+    def check_weights(self) -> None:
+        """Raises `UserError` for images that ImageNet weights do not expect.
+
+        A file may hold weights that were trained with any standardization.
+        """
+        allowed = (Encoder.standardize, _expected(self.chosen()))
+        if (
+            self.starts_from_weights
+            and self.init_from == IMAGENET
+            and self.standardize not in allowed
+        ):
+            raise UserError(
+                f"{arg('standardize', self.standardize)}:"
+                f" {arg('init_from', IMAGENET)} has the standardization of its"
+                f" weights: leave {arg('standardize')} out"
+            )
+
+
+def names_weights(init_from: str) -> bool:
+    """Whether initial weights are named that are no run and no export."""
+    return init_from == IMAGENET or init_from.endswith(_WEIGHT_FILES)
+
+
+def _expected(chosen: EncoderDeclaration) -> str:
+    """Returns the value of `standardize` for weights of another library."""
+    expected = chosen.weights_input or IMAGENET_STATISTICS
+    if expected == IMAGENET_STATISTICS:
+        return "imagenet"
+    return write_statistics(expected, digits=9)
+
 
 def resolve_stem(stem: str | None, image_size: int) -> str:
     """Returns the stem for an image side, with `auto` or None resolved."""
@@ -526,7 +619,10 @@ def resolve_stem(stem: str | None, image_size: int) -> str:
 
 def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
     """Returns the encoder options for an image side, with `auto` resolved."""
-    resolved = encoder.chosen().resolved(image_size)
+    chosen = encoder.chosen()
+    resolved = chosen.resolved(image_size)
+    if encoder.starts_from_weights and encoder.standardize == "imagenet":
+        resolved["standardize"] = _expected(chosen)
     return dataclasses.replace(encoder.filled(), **resolved)
 
 

@@ -67,6 +67,7 @@ class Pretrain(Command):
 
     def _check(self) -> None:
         self.encoder.options()
+        self.encoder.check_weights()
         self.optimizer.options()
         self.schedule.check()
         self._check_machine()

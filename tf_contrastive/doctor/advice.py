@@ -8,6 +8,7 @@ import numpy as np
 from tf_contrastive import datasets, errors
 from tf_contrastive.config import dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.config.optimizer import resolve_learning_rate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.memory import Memory
 from tf_contrastive.doctor.positives import Expected
@@ -284,6 +285,39 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
         )
 
 
+# Of the usual learning rate, for trained weights (Girshick et al. 2014,
+# section 2.3), and epochs of warm-up for the head, which is not.
+_FINE_TUNING, _FINE_TUNING_WARMUP = 0.1, 1.0
+
+
+def _fine_tuning(run: Pretrain, peak: float) -> Iterator[tuple[str, str]]:
+    """Checks of a run that starts from ImageNet weights."""
+    optimizer, schedule = run.optimizer.chosen(), run.schedule
+    rate, warmup = schedule.learning_rate or 0.0, schedule.warmup_epochs or 0.0
+    usual = resolve_learning_rate(
+        None, optimizer.name, schedule.learning_rate_scaling
+    )
+    # The peak is in proportion, and below the lowest nothing moves.
+    lowest = optimizer.peak_rates[0] * rate / peak if peak else 0.0
+    advised = max(_FINE_TUNING * usual, lowest)
+    if rate > 1.001 * advised:
+        yield (
+            "weights_learning_rate",
+            f"{errors.arg('learning_rate', f'{rate:g}')} is for random weights"
+            f" and loses what those of"
+            f" {errors.arg('init_from', run.encoder.init_from)} have learned:"
+            " use a tenth of the optimizer's usual rate,"
+            f" {errors.arg('learning_rate', f'{advised:.2g}')}",
+        )
+    if warmup > _FINE_TUNING_WARMUP:
+        yield (
+            "weights_warmup",
+            f"{errors.arg('warmup_epochs', f'{warmup:g}')} is for random"
+            " weights, and here only the head's are: use"
+            f" {errors.arg('warmup_epochs', f'{_FINE_TUNING_WARMUP:g}')}",
+        )
+
+
 # Of the weight of NT-Xent. Embeddings collapsed at 0.25, and at 0.5 with a
 # temperature of 0.1.
 _MIN_WEIGHT = 0.75
@@ -364,6 +398,8 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('learning_rate', f'{base:.2g}')}, whose peak is"
             f" {usual:g}",
         )
+    if run.encoder.starts_from_weights:
+        yield from _fine_tuning(run, rate)
     needs_warmup = adaptive_peak or batch_size >= _LARGE_BATCH
     if needs_warmup and not run.schedule.warmup_epochs:
         cause = (

@@ -5,6 +5,8 @@ unchanged. Stochastic depth is off: its random state is not in the checkpoint,
 and a resumed run would not equal the uninterrupted one.
 """
 
+from typing import Any, ClassVar
+
 import tensorflow as tf
 
 from tf_contrastive import errors
@@ -13,11 +15,37 @@ from tf_contrastive.distribution.batch_normalization import synchronize
 
 
 class _Backbone(declared.EncoderDeclaration):
-    """A network of another library."""
+    """A network of another library.
+
+    Attributes:
+      cache: where the library looks for weights before it downloads them.
+    """
+
+    cache: ClassVar[str]
 
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
         """Returns the network, and its output for the images."""
         raise NotImplementedError
+
+    def of_library(self, input_shape: tuple[int, int, int]) -> tf.keras.Model:
+        """Returns the network as its library makes it, with random weights."""
+        raise NotImplementedError
+
+    def with_imagenet_weights(
+        self, input_shape: tuple[int, int, int]
+    ) -> tf.keras.Model:
+        """Returns the same with its library's weights, which it downloads.
+
+        Raises:
+          UserError: if the library has none.
+          Exception: if they cannot be downloaded.
+        """
+        raise NotImplementedError
+
+    @property
+    def blue_first(self) -> bool:
+        """Whether the library's weights take the colours in the order BGR."""
+        return False
 
     def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
         """Maps standardised [N, H, W, K] of a functional model to 4-D maps.
@@ -40,20 +68,39 @@ class _Backbone(declared.EncoderDeclaration):
 class Keras(declared.Keras, _Backbone):
     """A network of `tf.keras.applications`."""
 
+    cache = "~/.keras/models"
+
+    def _made(self, weights: str | None, **inputs: Any) -> tf.keras.Model:
+        make = getattr(tf.keras.applications, self.network)
+        arguments = self.networks[self.network].arguments
+        return make(include_top=False, weights=weights, **inputs, **arguments)
+
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
-        model = getattr(tf.keras.applications, self.network)(
-            include_top=False,
-            weights=None,
-            input_tensor=images,
-            **self.networks[self.network].arguments,
-        )
+        model = self._made(None, input_tensor=images)
         return model, model.output
+
+    def of_library(self, input_shape: tuple[int, int, int]) -> tf.keras.Model:
+        """Returns the network as Keras makes it."""
+        return self._made(None, input_shape=input_shape)
+
+    def with_imagenet_weights(
+        self, input_shape: tuple[int, int, int]
+    ) -> tf.keras.Model:
+        """Returns the network with the weights that Keras downloads."""
+        return self._made(declared.IMAGENET, input_shape=input_shape)
+
+    @property
+    def blue_first(self) -> bool:
+        """Those of Caffe do."""
+        return self.networks[self.network].blue_first
 
 
 class KerasCV(declared.KerasCV, _Backbone):
     """A backbone of KerasCV."""
 
-    def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
+    cache = "~/.cache/kagglehub/models"
+
+    def _kind(self) -> Any:
         from keras_cv import models  # Here, because the import takes seconds.
 
         kinds = {
@@ -61,14 +108,52 @@ class KerasCV(declared.KerasCV, _Backbone):
             "resnet_v2": models.ResNetV2Backbone,
             "csp_darknet": models.CSPDarkNetBackbone,
         }
-        kind, arguments, _ = self.networks[self.network]
-        backbone = kinds[kind](
-            include_rescaling=False,
-            input_shape=tuple(images.shape[1:]),
-            **arguments,
-        )
+        return kinds[self.networks[self.network].kind]
+
+    def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
+        backbone = self.of_library(tuple(images.shape[1:]))
         # A plain model of the same layers: KerasCV's class cannot be cloned.
         model = tf.keras.Model(
             backbone.inputs, backbone.outputs, name=self.network
         )
         return model, model(images)
+
+    def of_library(self, input_shape: tuple[int, int, int]) -> tf.keras.Model:
+        """Returns the network as KerasCV makes it, without rescaling."""
+        return self._kind()(
+            include_rescaling=False,
+            input_shape=input_shape,
+            **self.networks[self.network].arguments,
+        )
+
+    def with_imagenet_weights(
+        self, input_shape: tuple[int, int, int]
+    ) -> tf.keras.Model:
+        """Returns the network of the preset that KerasCV downloads."""
+        kind, suffix = self._kind(), f"_{declared.IMAGENET}"
+        if self.network + suffix not in kind.presets:
+            known = [
+                self.prefix + name.removesuffix(suffix)
+                for name in kind.presets
+                if name.endswith(suffix)
+            ]
+            raise errors.UserError(
+                f"{errors.arg('init_from', declared.IMAGENET)}: KerasCV has no"
+                f" such weights of {self.prefix}{self.network}, of its kind"
+                f" only of {', '.join(known)}: use another"
+                f" {errors.arg('encoder')}, or a file"
+            )
+        preset = kind.presets[self.network + suffix]
+        try:
+            model = kind.from_preset(self.network + suffix)
+        except Exception as error:  # It does not name what it downloads.
+            raise OSError(
+                f"{preset['kaggle_handle']}: {errors.first_line(error)}"
+            ) from error
+        if not model.get_config()["include_rescaling"]:
+            raise errors.UserError(
+                f"{self.network + suffix} of this version of KerasCV expects"
+                " other images than [0, 255]: use a file, with"
+                f" {errors.arg('standardize')} as it was trained"
+            )
+        return model
