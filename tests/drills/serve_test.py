@@ -287,7 +287,7 @@ def test_versions_are_exchanged_under_load(exports, expected, tmp_path):
             for version in range(2, VERSIONS + 2):
                 publish(version)
                 served.wait_until(
-                    lambda v=version: server.metrics()[_VERSION] == v, 60
+                    lambda v=version: server.metrics()[_VERSION] == v, 300
                 )
                 assert (
                     _which(answers, server.predict(good, _PATH)) == version % 2
