@@ -111,7 +111,8 @@ def _prefix(path: str) -> str | None:
 
 
 def _tensorflow(prefix: str) -> Content:
-    reader = tf.train.load_checkpoint(prefix)
+    # `tf.train.load_checkpoint` finds no prefix in some object stores.
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     shapes = {
         name: tuple(shape)
         for name, shape in reader.get_variable_to_shape_map().items()
