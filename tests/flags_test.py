@@ -325,6 +325,16 @@ def test_a_loss_of_0_2_0_keeps_its_formula(tmp_path, written):
     assert loss.alignment == "similarity" and loss.factor() == 1.0
 
 
+def test_a_regnet_of_0_2_0_takes_images_that_are_not_standardized():
+    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
+    for encoder, expected in (("RegNetY008", "none"), ("VGG16", "imagenet")):
+        told = f"--encoder=keras:{encoder}"
+        old = re.sub(r"--encoder=.*", told, text)
+        assert "--standardize=imagenet" in old
+        found = flags.read(Pretrain, old, "w").encoder.standardize
+        assert found == expected
+
+
 def test_quotes_in_a_file_of_0_2_0_are_of_the_value():
     text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
     for value in ('"a" #b', "a # b"):

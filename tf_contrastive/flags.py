@@ -40,6 +40,7 @@ _ALWAYS_IN_0_2_0 = {
     "--stem=imagenet": "--pool_padding=symmetric",
     "--augmentation=ablation:": "--ablation_form=0.2.0",
     "--loss=decoupled_ntxent": "--loss_options=alignment=similarity",
+    "--encoder=keras:RegNet": "--standardize=none",
 }
 # A line of a flagfile, and its parts.
 _LINE = re.compile(r"(--?\w[^\s=]*)(?:\s*(=)|(?=\s)|$)(.*)")

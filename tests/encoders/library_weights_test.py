@@ -1,89 +1,43 @@
-"""Weights of Keras' and KerasCV's networks: features equal the libraries'.
+"""Weights of Keras' and KerasCV's networks: features equal the libraries'."""
 
-The oracle is the network of the library itself, on images in 0..255 that its
-own `preprocess_input` has prepared.
-"""
-
-import sys
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras.src.utils import data_utils
+from library_networks import (
+    SIDE,
+    assert_equal_features,
+    keras_network,
+    ours,
+    preprocess_of,
+    trained,
+)
 
-from tf_contrastive import encoders, errors
+from tf_contrastive import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.data import channel_statistics
-from tf_contrastive.config.encoder import Encoder, resolve_encoder
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.encoders import library_weights
 
-SIDE = 32
+
+@pytest.fixture(scope="module")
+def vgg_model():
+    return keras_network("VGG16", input_shape=(SIDE, SIDE, 3))
 
 
-def keras_network(network, **arguments):
-    """A network of Keras with weights and statistics that it might have."""
-    make = getattr(tf.keras.applications, network)
-    arguments = {"include_top": False, "weights": None, **arguments}
-    return trained(make(**arguments))
-
-
-def trained(model):
-    """Gives a network's weights and statistics other values than the first."""
-    rng = np.random.default_rng(0)
-    for layer in model.submodules:
-        if isinstance(layer, tf.keras.layers.Normalization) and layer.weights:
-            # As Keras' weights of EfficientNet have them.
-            mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-            layer.set_weights([*map(np.array, (mean, deviation)), 0])
-        elif isinstance(layer, tf.keras.layers.BatchNormalization):
-            layer.set_weights(
-                [w + 0.2 * rng.random(w.shape) for w in layer.get_weights()]
-            )
-    return model
-
-
-def ours(name, source, side=SIDE, channels=3, encoder=None, **options):
-    """Our encoder, or a given one, with these weights, as of `pretrain`."""
-    chosen = Encoder(encoder=name, init_from=str(source), **options)
-    chosen.check_weights()
-    statistics = channel_statistics(resolve_encoder(chosen, side).standardize)
-    mean, std = statistics
-    shape = (side, side, channels)
-    encoder = encoder or encoders.build(
-        name, image_shape=shape, mean=mean, std=std
-    )
-    library_weights.load(name, chosen.init_from, encoder, statistics)
-    return encoder
-
-
-def images(side=SIDE):
-    """Bytes, as float32."""
-    shape = (2, side, side, 3)
-    return np.random.default_rng(1).integers(0, 256, shape).astype(np.float32)
-
-
-def assert_equal_features(found, model, preprocess, side=SIDE):
-    """Compares with the global average of a network's output."""
-    expected = model(preprocess(images(side))).numpy().mean((1, 2))
-    features = found(images(side) / 255).numpy()
-    assert np.std(expected) > 0
-    np.testing.assert_allclose(
-        features, expected, rtol=0, atol=1e-5 * np.abs(expected).max()
-    )
-
-
-def preprocess_of(network):
-    """The `preprocess_input` of a network of Keras."""
-    make = getattr(tf.keras.applications, network)
-    return sys.modules[make.__module__].preprocess_input
+@pytest.fixture(scope="module")
+def vgg(vgg_model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "vgg.h5"
+    vgg_model.save_weights(path)
+    return path
 
 
 # ---- Features ----------------------------------------------------------------
 
 # Blue first, and [-1, 1]; an older file, and both newer ones.
 _QUICK = [("VGG16", "w.h5"), ("MobileNet", "w.weights.h5")]
-_SLOW = [("VGG16", "w.keras"), ("RegNetX002", "w.hdf5")]
+_SLOW = [("VGG16", "w.keras")]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +52,7 @@ def test_features_equal_those_of_keras(network, file, tmp_path):
     assert_equal_features(found, model, preprocess_of(network))
 
 
+@pytest.mark.slow
 def test_a_top_is_left_out(tmp_path):
     # Its top is a convolution.
     options = {"input_shape": (SIDE, SIDE, 3), "classes": 7}
@@ -113,6 +68,52 @@ def test_a_top_is_left_out(tmp_path):
         assert_equal_features(found, features, lambda x: x)
         for variable in found.variables:
             variable.assign(tf.zeros_like(variable))
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["w.h5", "w.weights.h5", pytest.param("w.keras", marks=pytest.mark.slow)],
+)
+def test_only_a_top_may_follow(file, tmp_path, vgg_model):
+    """What a network of other layers begins with is not its weights."""
+    layers = tf.keras.layers
+    pooled = layers.GlobalAveragePooling2D()(vgg_model.output)
+    path = tmp_path / file
+    for rest, why in (
+        ([layers.Dense(16), layers.Dense(4, use_bias=False)], None),
+        ([layers.Conv2D(4, 3, padding="same")], "(3, 3, 512, 4) follows"),
+        ([layers.Conv2D(512, 1), layers.BatchNormalization()], "(512,) foll"),
+        ([layers.Conv2D(16, 1), layers.Conv2D(4, 1)], None),
+    ):
+        dense = isinstance(rest[0], layers.Dense)
+        x = pooled if dense else vgg_model.output
+        for layer in rest:
+            x = layer(x)
+        model = tf.keras.Model(vgg_model.input, x)
+        model.compile("adam")
+        model.optimizer.build(model.trainable_variables[-2:])
+        save = model.save if file == "w.keras" else model.save_weights
+        save(path)
+        theirs = tf.keras.models.clone_model(vgg_model)
+        if why is None:
+            library_weights._read(str(path), theirs, "keras:VGG16")
+            for found, expected in zip(
+                theirs.weights, vgg_model.weights, strict=True
+            ):
+                np.testing.assert_array_equal(found, expected)
+        else:
+            with pytest.raises(errors.UserError, match=re.escape(why)):
+                library_weights._read(str(path), theirs, "keras:VGG16")
+
+
+@pytest.mark.slow
+def test_images_may_be_smaller_than_keras_takes(tmp_path):
+    images = tf.keras.Input((16, 16, 3))
+    model = keras_network("RegNetX002", input_tensor=images)
+    model.save_weights(path := tmp_path / "w.hdf5")
+    found = ours("keras:RegNetX002", path, side=16)
+    # It divides by 255 itself.
+    assert_equal_features(found, model, lambda x: x, side=16)
 
 
 @pytest.mark.slow
@@ -202,14 +203,32 @@ def test_features_equal_those_of_keras_cv(
     assert_equal_features(found, model, lambda x: x)
 
 
+@pytest.mark.slow
+def test_imagenet_is_what_keras_cv_downloads(monkeypatch):
+    """A local network takes the place of a preset: of images of any size."""
+    from keras_cv.models import CSPDarkNetBackbone
+
+    model = trained(
+        CSPDarkNetBackbone(
+            stackwise_channels=[48, 96, 192, 384],
+            stackwise_depth=[1, 3, 3, 1],
+            include_rescaling=True,
+            input_shape=(None, None, 3),
+        )
+    )
+    asked = []
+
+    def from_preset(name):
+        asked.append(name)
+        return model
+
+    monkeypatch.setattr(CSPDarkNetBackbone, "from_preset", from_preset)
+    found = ours("keras_cv:csp_darknet_tiny", "imagenet")
+    assert asked == ["csp_darknet_tiny_imagenet"]
+    assert_equal_features(found, model, lambda x: x)
+
+
 # ---- What is no such weights -------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def vgg(tmp_path_factory):
-    path = tmp_path_factory.mktemp("weights") / "vgg.h5"
-    keras_network("VGG16", input_shape=(SIDE, SIDE, 3)).save_weights(path)
-    return path
 
 
 def _written(content, name="w.h5"):

@@ -40,6 +40,37 @@ def test_a_loaded_encoder_takes_bytes_and_refuses_other_values(kind, tmp_path):
         load(tf.constant(bytes, tf.int32))
 
 
+def _unnamed(branches):
+    """A network of layers that Keras counts in the process, of equal shapes."""
+
+    def make(image_shape):
+        images = tf.keras.Input(image_shape)
+        made = [tf.keras.layers.Conv2D(3, 1)(images) for _ in range(branches)]
+        x = tf.keras.layers.Add()(
+            [(i + 1) * branch for i, branch in enumerate(made)]
+        )
+        x = tf.keras.layers.BatchNormalization()(x)
+        return tf.keras.Model(images, x)
+
+    return encoders.build(make, image_shape=(SIZE, SIZE, 3))
+
+
+def test_layers_without_names_are_copied_to_their_own(monkeypatch):
+    images = make_images(4) / np.float32(255)
+    other = _unnamed(11)
+    other.set_weights([w + 0.1 for w in other.get_weights()])
+    monkeypatch.setattr(exporting.paths, "load", lambda _: other)
+    encoder = _unnamed(11)
+    assert {v.name for v in encoder.variables}.isdisjoint(
+        v.name for v in other.variables
+    )
+    exporting.copy_weights("run", encoder)
+    np.testing.assert_array_equal(encoder(images), other(images))
+    for branches in (10, 12):
+        with pytest.raises(errors.UserError, match="another encoder"):
+            exporting.copy_weights("run", _unnamed(branches))
+
+
 def test_a_loaded_export_trains(encoder, projection, saved):
     loaded = exporting.load(saved)
     h = tf.random.stateless_normal([4, 6], [0, 0])

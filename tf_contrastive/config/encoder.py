@@ -313,12 +313,15 @@ class KerasNetwork(NamedTuple):
       weights_input: statistics that standardise images for Keras' weights.
       input_scale: factor of standardised colours that the network expects.
       blue_first: whether Keras' weights take the colours in the order BGR.
+      starts_at_first_tensor: whether it leaves out what precedes the tensor
+        that it is built on.
     """
 
     arguments: Mapping[str, Any]
     weights_input: ChannelStatistics
     input_scale: float = 1.0
     blue_first: bool = False
+    starts_at_first_tensor: bool = False
 
 
 # To [0, 1], to [-1, 1], and to bytes less ImageNet's mean, as Caffe does.
@@ -368,7 +371,7 @@ class Keras(EncoderDeclaration):
                 for kind in "XY"
                 for size in ("002", "008", "032", "160")
             ],
-            KerasNetwork(_WITHOUT, _UNIT),
+            KerasNetwork(_WITHOUT, _UNIT, starts_at_first_tensor=True),
         ),
         # It divides by 255 itself.
         **dict.fromkeys(

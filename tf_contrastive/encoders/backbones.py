@@ -13,6 +13,9 @@ from tf_contrastive import errors
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.distribution.batch_normalization import synchronize
 
+# Keras refuses smaller images in some networks; weights do not depend on it.
+_LEAST_SIDE = 75
+
 
 class _Backbone(declared.EncoderDeclaration):
     """A network of another library.
@@ -75,19 +78,31 @@ class Keras(declared.Keras, _Backbone):
         arguments = self.networks[self.network].arguments
         return make(include_top=False, weights=weights, **inputs, **arguments)
 
+    def _of_shape(
+        self, weights: str | None, input_shape: tuple[int, int, int]
+    ) -> tf.keras.Model:
+        *sides, channels = input_shape
+        accepted = *(max(side, _LEAST_SIDE) for side in sides), channels
+        return self._made(weights, input_shape=accepted)
+
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
-        model = self._made(None, input_tensor=images)
-        return model, model.output
+        if not self.networks[self.network].starts_at_first_tensor:
+            model = self._made(None, input_tensor=images)
+            return model, model.output
+        given = tf.keras.Input(images.shape[1:], dtype=images.dtype)
+        model = self._made(None, input_tensor=given)
+        # Not `model(images)`, which would be one layer with other checkpoints.
+        return model, model.call(images)
 
     def of_library(self, input_shape: tuple[int, int, int]) -> tf.keras.Model:
         """Returns the network as Keras makes it."""
-        return self._made(None, input_shape=input_shape)
+        return self._of_shape(None, input_shape)
 
     def with_imagenet_weights(
         self, input_shape: tuple[int, int, int]
     ) -> tf.keras.Model:
         """Returns the network with the weights that Keras downloads."""
-        return self._made(declared.IMAGENET, input_shape=input_shape)
+        return self._of_shape(declared.IMAGENET, input_shape)
 
     @property
     def blue_first(self) -> bool:

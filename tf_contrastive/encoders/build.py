@@ -92,14 +92,6 @@ def build(
         )
     )
     model = tf.keras.Model(images, last(x), name=_model_name(name))
-    if "standardize" not in [layer.name for layer in model.layers] and (
-        any(mean) or set(std) != {1.0}
-    ):
-        terminal.warning(
-            f"Keras builds {name} on the images in [0, 1], and leaves out the"
-            " layer that standardizes them: set"
-            f" {errors.arg('standardize', 'none')}"
-        )
     if isinstance(network, OwnEncoder) and min(std) > _LEAST_DEVIATION:
         _warn_of_rescaling(model)
     return model

@@ -6,6 +6,7 @@ order BGR gets the kernel of its first convolution reversed, and one which
 standardises its input itself leaves that out.
 """
 
+import contextlib
 import os
 import zipfile
 from collections.abc import Iterator
@@ -128,19 +129,19 @@ def _read(path: str, model: tf.keras.Model, name: str) -> None:
             local = os.path.join(folder, "file.weights.h5")
             tf.io.gfile.copy(path, local)
             if zipfile.is_zipfile(local):
-                local = os.path.join(folder, "file.keras")
-                os.rename(os.path.join(folder, "file.weights.h5"), local)
-                model.load_weights(local)
+                whole = os.path.join(folder, "file.keras")
+                os.rename(local, whole)
+                _read_newer(whole, model)
                 return
             with h5py.File(local) as file:
                 group = file.get("model_weights", file)
-                arrays = (
-                    list(_arrays(group)) if _names(group, "layer_names") else []
+                layers = (
+                    list(_layers(group)) if _names(group, "layer_names") else []
                 )
-            if arrays:
-                _assign(arrays, model)
+            if layers:
+                _assign(layers, model)
             else:
-                model.load_weights(local)
+                _read_newer(local, model)
     except (FileNotFoundError, tf.errors.NotFoundError) as error:
         raise errors.UserError(f"{given}: there is no such file") from error
     except ValueError as error:
@@ -165,14 +166,16 @@ def _names(group: Any, name: str) -> list[str]:
     return [n.decode() if isinstance(n, bytes) else n for n in names]
 
 
-def _arrays(group: Any) -> Iterator[np.ndarray]:
-    """Yields the arrays of the older format, in the order of the layers."""
+def _layers(group: Any) -> Iterator[list[np.ndarray]]:
+    """Yields the arrays of each layer of the older format, in their order."""
     for layer in _names(group, "layer_names"):
-        for weight in _names(group[layer], "weight_names"):
-            yield group[layer][weight][()]
+        yield [
+            group[layer][weight][()]
+            for weight in _names(group[layer], "weight_names")
+        ]
 
 
-def _assign(arrays: list[np.ndarray], model: tf.keras.Model) -> None:
+def _assign(layers: list[list[np.ndarray]], model: tf.keras.Model) -> None:
     """Assigns arrays to a network's variables; those of a top may follow.
 
     Raises:
@@ -183,13 +186,82 @@ def _assign(arrays: list[np.ndarray], model: tf.keras.Model) -> None:
         for layer in model.layers
         for v in (*layer.trainable_weights, *layer.non_trainable_weights)
     ]
-    if len(arrays) < len(variables):
+    arrays: list[np.ndarray] = []
+    rest = [layer for layer in layers if layer]
+    while rest and len(arrays) < len(variables):
+        arrays += rest.pop(0)
+    if len(arrays) != len(variables):
         raise ValueError(f"it has {len(arrays)} arrays, not {len(variables)}")
-    for array, variable in zip(arrays, variables, strict=False):
+    for array, variable in zip(arrays, variables, strict=True):
         if array.shape != tuple(variable.shape):
             raise ValueError(
                 f"{variable.name.partition(':')[0]} has shape {array.shape},"
                 f" not {tuple(variable.shape)}"
             )
-    for array, variable in zip(arrays, variables, strict=False):
+    _check_top([[array.shape for array in layer] for layer in rest], model)
+    for array, variable in zip(arrays, variables, strict=True):
         variable.assign(array)
+
+
+def _read_newer(path: str, model: tf.keras.Model) -> None:
+    """Loads a file of the newer formats; see `_assign`."""
+    model.load_weights(path)
+    own = os.path.join(os.path.dirname(path), "own.weights.h5")
+    model.save_weights(own)
+    known = _shapes(own)
+    # Not of the optimizer.
+    places = {name.partition("/")[0] for name in known}
+    _check_top(
+        [
+            shapes
+            for name, shapes in _shapes(path).items()
+            if name not in known and name.partition("/")[0] in places
+        ],
+        model,
+    )
+
+
+def _shapes(path: str) -> dict[str, list[tuple[int, ...]]]:
+    """Returns the shapes of each layer's arrays in a newer file, in order."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found.setdefault(os.path.dirname(name), []).append(item.shape)
+
+    with contextlib.ExitStack() as stack:
+        stored: Any = path
+        if zipfile.is_zipfile(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            stored = stack.enter_context(archive.open("model.weights.h5"))
+        stack.enter_context(h5py.File(stored)).visititems(visit)
+    # Numbers of layers of one kind follow their names.
+    return {n: found[n] for n in sorted(found, key=lambda n: (len(n), n))}
+
+
+def _check_top(
+    layers: list[list[tuple[int, ...]]], model: tf.keras.Model
+) -> None:
+    """Checks that what follows a network is a top: a chain of dense layers.
+
+    Some of Keras' are convolutions of 1 x 1, or take the whole map.
+
+    Args:
+      layers: shapes of the arrays of each layer.
+      model: without its top.
+
+    Raises:
+      ValueError: for further layers of another network.
+    """
+    inputs = model.output_shape[-1]
+    for kernel, *biases in layers:
+        dense = len(kernel) == 2 or (len(kernel) == 4 and kernel[:2] == (1, 1))
+        if (
+            not dense
+            or kernel[-2] % inputs
+            or biases not in ([], [kernel[-1:]])
+        ):
+            raise ValueError(
+                f"another layer of shape {kernel} follows, which is no top"
+            )
+        inputs = kernel[-1]

@@ -5,6 +5,7 @@ A run is data: it is read, never executed. An export is a program.
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,12 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
     other = load(path)
     theirs = {v.name: v for v in other.variables}
     mine = {v.name: v for v in encoder.variables}
+    if mine.keys() != theirs.keys():
+        counted = _recounted(mine), _recounted(theirs)
+        if counted[0].keys() == counted[1].keys() and (
+            len(counted[0]) == len(mine)
+        ):
+            mine, theirs = counted
     differing = [
         name
         for name in mine | theirs
@@ -200,6 +207,26 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
         )
     for name, variable in mine.items():
         variable.assign(theirs[name])
+
+
+def _recounted(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns variables by names in which layers are counted from 0.
+
+    Keras counts those without a name of their own in the whole process.
+    """
+    layers = {}
+    least: dict[str, int] = {}
+    for name in variables:
+        layer, _, rest = name.partition("/")
+        kind, _, digits = layer.rpartition("_")
+        if not (kind and digits.isdecimal()):
+            kind, digits = layer, "0"
+        layers[name] = kind, int(digits), rest
+        least[kind] = min(int(digits), least.get(kind, int(digits)))
+    return {
+        f"{kind}_{number - least[kind]}/{rest}": variables[name]
+        for name, (kind, number, rest) in layers.items()
+    }
 
 
 def _statistics(encoder: Any) -> str | None:

@@ -1,0 +1,75 @@
+"""Networks of Keras with weights, and features of ours with the same.
+
+The oracle is the network of the library itself, on images in 0..255 that its
+own `preprocess_input` has prepared.
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import encoders
+from tf_contrastive.config.data import channel_statistics
+from tf_contrastive.config.encoder import Encoder, resolve_encoder
+from tf_contrastive.encoders import library_weights
+
+SIDE = 32
+
+
+def keras_network(network, **arguments):
+    """A network of Keras with weights and statistics that it might have."""
+    make = getattr(tf.keras.applications, network)
+    arguments = {"include_top": False, "weights": None, **arguments}
+    return trained(make(**arguments))
+
+
+def trained(model):
+    """Gives a network's weights and statistics other values than the first."""
+    rng = np.random.default_rng(0)
+    for layer in model.submodules:
+        if isinstance(layer, tf.keras.layers.Normalization) and layer.weights:
+            # As Keras' weights of EfficientNet have them.
+            mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+            layer.set_weights([*map(np.array, (mean, deviation)), 0])
+        elif isinstance(layer, tf.keras.layers.BatchNormalization):
+            layer.set_weights(
+                [w + 0.2 * rng.random(w.shape) for w in layer.get_weights()]
+            )
+    return model
+
+
+def ours(name, source, side=SIDE, channels=3, encoder=None, **options):
+    """Our encoder, or a given one, with these weights, as of `pretrain`."""
+    chosen = Encoder(encoder=name, init_from=str(source), **options)
+    chosen.check_weights()
+    statistics = channel_statistics(resolve_encoder(chosen, side).standardize)
+    mean, std = statistics
+    shape = (side, side, channels)
+    encoder = encoder or encoders.build(
+        name, image_shape=shape, mean=mean, std=std
+    )
+    library_weights.load(name, chosen.init_from, encoder, statistics)
+    return encoder
+
+
+def images(side=SIDE):
+    """Bytes, as float32."""
+    shape = (2, side, side, 3)
+    return np.random.default_rng(1).integers(0, 256, shape).astype(np.float32)
+
+
+def assert_equal_features(found, model, preprocess, side=SIDE):
+    """Compares with the global average of a network's output."""
+    expected = model(preprocess(images(side))).numpy().mean((1, 2))
+    features = found(images(side) / 255).numpy()
+    assert np.std(expected) > 0
+    np.testing.assert_allclose(
+        features, expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+    )
+
+
+def preprocess_of(network):
+    """The `preprocess_input` of a network of Keras."""
+    make = getattr(tf.keras.applications, network)
+    return sys.modules[make.__module__].preprocess_input
