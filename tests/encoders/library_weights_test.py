@@ -1,11 +1,12 @@
 """Weights of Keras' and KerasCV's networks: features equal the libraries'."""
 
+import inspect
 import re
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.utils import data_utils
 from library_networks import (
     SIDE,
     assert_equal_features,
@@ -19,6 +20,8 @@ from tf_contrastive import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.encoders import library_weights
+
+data_utils = sys.modules[inspect.unwrap(tf.keras.utils.get_file).__module__]
 
 
 @pytest.fixture(scope="module")

@@ -215,7 +215,7 @@ def _choose(
         keys = ()
     images = [
         n
-        for n, x in features.items()
+        for n, x in sorted(features.items())
         if isinstance(x, kinds.Image) and x.np_dtype.kind == "u"
     ]
     wanted = reading.image_feature
