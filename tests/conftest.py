@@ -104,7 +104,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scheduling(LoadFileScheduling):
         def remove_node(self, node):
-            # A worker that was given a finished file waited for ever.
+            # With a finished file a worker gets no test, and waits without end.
             work = self.assigned_work[node]
             unfinished = {f: t for f, t in work.items() if not all(t.values())}
             self.assigned_work[node] = unfinished
