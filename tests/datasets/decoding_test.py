@@ -139,6 +139,24 @@ def test_usual_files_need_no_pillow(odd, tmp_path):
             assert not image_headers.is_native(content), name
 
 
+def test_shortcuts_for_usual_files_change_nothing(odd):
+    def value(function, contents):
+        try:
+            return bool(function(contents))
+        except tf.errors.InvalidArgumentError:
+            return "not read"
+
+    turned = 0
+    for path, name in odd.items():
+        contents = Path(path).read_bytes()
+        full = value(image_headers.is_native, contents)
+        assert value(image_headers.is_native_file, contents) == full, name
+        if full is True and image_headers.orientation(contents) != 1:
+            assert image_headers.may_be_turned(contents), name
+            turned += 1
+    assert turned > 8
+
+
 def test_images_in_records_are_never_turned(odd, tmp_path):
     names = {p: name for p, name in odd.items() if name not in _REFUSED}
     rows = [{"image": Path(path).read_bytes()} for path in names]

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 
 import pytest
 import tensorflow as tf
@@ -19,17 +20,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _bitmap(number):
-    """A BMP file whose first pixels are a number."""
-    pixels = struct.pack("<Q", number).ljust(3 * _SIDE**2, b"\x80")
-    size = 54 + len(pixels)
-    header = struct.pack("<2sIII", b"BM", size, 0, 54)
-    about = (40, _SIDE, _SIDE, 1, 24, 0, len(pixels), 0, 0, 0, 0)
-    return header + struct.pack("<IiiHHIIiiII", *about) + pixels
+def _chunk(kind, data):
+    checksum = struct.pack(">I", zlib.crc32(kind + data))
+    return struct.pack(">I", len(data)) + kind + data + checksum
+
+
+_HEADER = _chunk(b"IHDR", struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 2, 0, 0, 0))
+
+
+def _png(number):
+    """A PNG file whose first pixels are a number."""
+    rows = bytearray((b"\0" + b"\x80" * 3 * _SIDE) * _SIDE)
+    rows[1:9] = struct.pack("<Q", number)
+    pixels = _chunk(b"IDAT", zlib.compress(rows, 0))
+    return b"\x89PNG\r\n\x1a\n" + _HEADER + pixels + _chunk(b"IEND", b"")
 
 
 def _example():
-    image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[_bitmap(0)]))
+    image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[_png(0)]))
     label = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
     features = tf.train.Features(feature={"image": image, "label": label})
     return tf.train.Example(features=features).SerializeToString()
@@ -38,14 +46,12 @@ def _example():
 def _write(folder, count):
     """Writes records of one class, which differ in the number of the image."""
     folder.mkdir()
-    form = _example()
-    at = form.index(struct.pack("<Q", 0) + b"\x80" * 8)
+    before, after = _example().split(_png(0))
     for first in range(0, count, _PER_FILE):
         path = str(folder / f"train-{first // _PER_FILE:05}.tfrecord")
         with tf.io.TFRecordWriter(path) as writer:
             for number in range(first, min(first + _PER_FILE, count)):
-                pixels = struct.pack("<Q", number)
-                writer.write(form[:at] + pixels + form[at + 8 :])
+                writer.write(before + _png(number) + after)
 
 
 def _peak(folder, workdir):

@@ -322,7 +322,7 @@ def _check_subtype(image: PIL.Image.Image, contents: bytes) -> None:
 
 def _is_native(contents: bytes) -> bool:
     try:
-        return bool(image_headers.is_native(contents))
+        return image_headers.is_native_file(contents)
     except tf.errors.InvalidArgumentError as error:  # Such as lossless JPEG.
         raise UnreadableError(_FORMAT) from error
 
@@ -351,9 +351,9 @@ def _verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
         is_deep = image.mode.startswith("I") or 16 in bits
         by_pillow = name not in _NATIVE or not _is_native(contents)
         turn = 1
-        if upright and not by_pillow:
+        if upright and not by_pillow and image_headers.may_be_turned(contents):
             turn = int(image_headers.orientation(contents))
-            if turn != _orientation(image, contents):
+            if turn != _orientation(image):
                 raise UnreadableError(_TURN)
     peak, number = -1, _FORMATS.index(name)
     if name == "JPEG" and not by_pillow:
@@ -380,13 +380,9 @@ def _verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
     return Verified(height, width, number, int(by_pillow), peak)
 
 
-def _orientation(image: PIL.Image.Image, contents: bytes) -> int:
+def _orientation(image: PIL.Image.Image) -> int:
     """Returns the orientation of a JPEG or PNG as Pillow finds it, 1 to 8."""
-    if image.format == "PNG":
-        # It might follow the pixels: Pillow would decode them to find nothing.
-        if not any(mark in contents for mark in image_headers.PNG_METADATA):
-            return 1
-    elif image.format not in ("JPEG", "MPO"):
+    if image.format not in ("JPEG", "MPO", "PNG"):
         return 1
     value = image.getexif().get(_EXIF_ORIENTATION, 1)
     return value if value in range(1, 9) else 1

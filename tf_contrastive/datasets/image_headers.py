@@ -24,9 +24,11 @@ _FULL = 255  # Bytes of a full block of a GIF.
 _XMP_ORIENTATION = b"tiff:Orientation"
 # Bytes at the start and at the end of a file that may have these data.
 _METADATA_PLACE = 1 << 17
-_EXIF_MARK, _XMP_MARK = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
-# The same in a PNG, in which ImageMagick writes EXIF data as a text.
-PNG_METADATA = (
+# What such data start with in a JPEG, and in a PNG, in which ImageMagick writes
+# EXIF data as a text.
+_MARKS = (
+    _EXIF_MARK := b"Exif\0\0",
+    _XMP_MARK := b"http://ns.adobe.com/xap/1.0/\0",
     _PNG_EXIF := b"eXIf",
     _PNG_TEXT := b"Raw profile type exif\0",
     _PNG_XMP := b"XML:com.adobe.xmp\0",
@@ -150,6 +152,19 @@ def is_native(data: tf.Tensor) -> tf.Tensor:
     )
 
 
+def is_native_file(contents: bytes) -> bool:
+    """Returns `is_native` of bytes, of a usual file without its operations.
+
+    Raises:
+      InvalidArgumentError: for a JPEG of a kind that TensorFlow does not read.
+    """
+    is_usual = contents.startswith(_PNG) or (
+        contents.startswith(_JPEG)
+        and int(tf.io.extract_jpeg_shape(contents)[2]) < 4
+    )
+    return is_usual or bool(is_native(contents))
+
+
 def native(data: tf.Tensor) -> tf.Tensor:
     """Returns the bytes, string [], of a file that `is_native`, for `decode`.
 
@@ -222,6 +237,14 @@ def orientation(data: tf.Tensor) -> tf.Tensor:
         default=lambda: tf.constant(1),
     )
     return tf.where((value >= 1) & (value <= 8), value, 1)
+
+
+def may_be_turned(contents: bytes) -> bool:
+    """Whether the bytes of a JPEG or PNG may have an `orientation` but 1.
+
+    Those of its pixels can equal a mark, but those that equal none have none.
+    """
+    return any(mark in contents for mark in _MARKS)
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
