@@ -13,14 +13,14 @@ from tf_contrastive.model import ContrastiveModel
 INFO = datasets.Info("digits", "train", 100, 10, (8, 8, 3))
 
 
-def make_model(strategy=None, units=4):
+def make_model(strategy=None, units=4, name="first"):
     tf.keras.utils.set_random_seed(0)
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         encoder = tf.keras.Sequential(
             [
                 tf.keras.layers.Flatten(input_shape=(2, 2, 3)),
-                tf.keras.layers.Dense(units, name="first"),
+                tf.keras.layers.Dense(units, name=name),
                 BatchNormalization(name="norm"),
             ]
         )

@@ -105,6 +105,14 @@ def test_another_order_of_variables_is_refused(tmp_path):
     assert json.loads(path.read_text()) == metadata
 
 
+def test_numbers_of_layers_may_start_elsewhere(tmp_path):
+    """Some networks number their blocks in the process."""
+    for name in ("block1_conv", "block30_conv"):
+        open_checkpoints(tmp_path, make_model(name=name)).finish()
+    with pytest.raises(errors.UserError, match="with other variables"):
+        open_checkpoints(tmp_path, make_model(name="block30_dense"))
+
+
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path):
     model = make_model(units=4000)
     saver = open_checkpoints(tmp_path, model)

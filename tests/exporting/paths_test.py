@@ -40,14 +40,18 @@ def test_a_loaded_encoder_takes_bytes_and_refuses_other_values(kind, tmp_path):
         load(tf.constant(bytes, tf.int32))
 
 
-def _unnamed(branches):
-    """A network of layers that Keras counts in the process, of equal shapes."""
+def _unnamed(branches, named=lambda branch: None):
+    """A network of layers of equal shapes, by default without names."""
 
     def make(image_shape):
+        def part(branch):
+            images = tf.keras.Input(image_shape)
+            layer = tf.keras.layers.Conv2D(3, 1, name=named(branch))
+            return tf.keras.Model(images, layer(images))
+
         images = tf.keras.Input(image_shape)
-        made = [tf.keras.layers.Conv2D(3, 1)(images) for _ in range(branches)]
         x = tf.keras.layers.Add()(
-            [(i + 1) * branch for i, branch in enumerate(made)]
+            [(i + 1) * part(i)(images) for i in range(branches)]
         )
         x = tf.keras.layers.BatchNormalization()(x)
         return tf.keras.Model(images, x)
@@ -55,20 +59,28 @@ def _unnamed(branches):
     return encoders.build(make, image_shape=(SIZE, SIZE, 3))
 
 
-def test_layers_without_names_are_copied_to_their_own(monkeypatch):
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda branch: None,
+        # As KerasCV numbers blocks of CSPDarkNet.
+        lambda branch: f"block{tf.keras.backend.get_uid('block')}_conv",
+        # Each in its own nested network.
+        lambda branch: "conv",
+    ],
+    ids=["unnamed", "numbered", "equal"],
+)
+def test_layers_without_own_names_are_copied_to_their_own(named, monkeypatch):
     images = make_images(4) / np.float32(255)
-    other = _unnamed(11)
-    other.set_weights([w + 0.1 for w in other.get_weights()])
+    other = _unnamed(11, named)
+    rng = np.random.default_rng(0)
+    other.set_weights([w + rng.random(w.shape) for w in other.get_weights()])
     monkeypatch.setattr(exporting.paths, "load", lambda _: other)
-    encoder = _unnamed(11)
-    assert {v.name for v in encoder.variables}.isdisjoint(
-        v.name for v in other.variables
-    )
+    encoder = _unnamed(11, named)
     exporting.copy_weights("run", encoder)
     np.testing.assert_array_equal(encoder(images), other(images))
-    for branches in (10, 12):
-        with pytest.raises(errors.UserError, match="another encoder"):
-            exporting.copy_weights("run", _unnamed(branches))
+    with pytest.raises(errors.UserError, match="another encoder"):
+        exporting.copy_weights("run", _unnamed(12, named))
 
 
 def test_a_loaded_export_trains(encoder, projection, saved):

@@ -20,6 +20,7 @@ from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.opened import OpenedRun
 from tf_contrastive.checkpoints.retention import Retention
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.encoders.variable_names import counted_from_zero
 
 
 class Checkpoints:
@@ -117,7 +118,7 @@ class Checkpoints:
                     " bit for bit"
                 )
         previous = written.get("variables")
-        if previous not in (None, variables):
+        if previous is not None and _counted(previous) != _counted(variables):
             differences = [
                 f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
                 for old, new in zip(previous, variables, strict=False)
@@ -222,6 +223,12 @@ def _metadata(info: datasets.Info) -> dict[str, Any]:
         "label_names": list(info.label_names),
         "tensorflow": tf.__version__,
     }
+
+
+def _counted(variables: list[list[Any]]) -> list[tuple[Any, ...]]:
+    names = counted_from_zero([name for name, _ in variables])
+    shapes = [shape for _, shape in variables]
+    return list(zip(names, shapes, strict=True))
 
 
 def _check_data(

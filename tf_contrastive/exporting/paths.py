@@ -5,7 +5,6 @@ A run is data: it is read, never executed. An export is a program.
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,12 @@ from tf_contrastive import checkpoints, errors, terminal
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import ChannelStatistics
 from tf_contrastive.config.encoder import names_weights
-from tf_contrastive.encoders import checked_input, pretrained, published
+from tf_contrastive.encoders import (
+    checked_input,
+    pretrained,
+    published,
+    variable_names,
+)
 from tf_contrastive.exporting import versioning
 
 
@@ -161,14 +165,15 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             " keras:ResNet50, or keras_cv:NAME"
         )
     other = load(path)
-    theirs = {v.name: v for v in other.variables}
-    mine = {v.name: v for v in encoder.variables}
-    if mine.keys() != theirs.keys():
-        counted = _recounted(mine), _recounted(theirs)
-        if counted[0].keys() == counted[1].keys() and (
-            len(counted[0]) == len(mine)
-        ):
-            mine, theirs = counted
+    both = other.variables, encoder.variables
+    names = [variable_names.distinct([v.name for v in own]) for own in both]
+    counted = list(map(variable_names.counted_from_zero, names))
+    if set(names[0]) != set(names[1]) and set(counted[0]) == set(counted[1]):
+        names = counted
+    theirs, mine = (
+        dict(zip(keys, own, strict=True))
+        for keys, own in zip(names, both, strict=True)
+    )
     differing = [
         name
         for name in mine | theirs
@@ -207,26 +212,6 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
         )
     for name, variable in mine.items():
         variable.assign(theirs[name])
-
-
-def _recounted(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns variables by names in which layers are counted from 0.
-
-    Keras counts those without a name of their own in the whole process.
-    """
-    layers = {}
-    least: dict[str, int] = {}
-    for name in variables:
-        layer, _, rest = name.partition("/")
-        kind, _, digits = layer.rpartition("_")
-        if not (kind and digits.isdecimal()):
-            kind, digits = layer, "0"
-        layers[name] = kind, int(digits), rest
-        least[kind] = min(int(digits), least.get(kind, int(digits)))
-    return {
-        f"{kind}_{number - least[kind]}/{rest}": variables[name]
-        for name, (kind, number, rest) in layers.items()
-    }
 
 
 def _statistics(encoder: Any) -> str | None:
