@@ -226,7 +226,7 @@ class _Gathering:
                 self._drop(rank)
         if len(self._present) < len(self._cluster.tasks) - 1:
             return False
-        for rank, fault in told.items():
+        for rank, fault in sorted(told.items()):
             name, address = self._cluster.tasks[rank]
             raise errors.UserError(
                 f"{self._cluster.origin}: {name} ({address}) cannot connect to"
@@ -306,7 +306,10 @@ def _report(cluster: Cluster, server: socket.socket, deadline: float) -> None:
             with socket.create_connection(target, wait) as connection:
                 _probe(connection)
                 _send(connection, hello)
-                verdict = _verdict(cluster, server, connection, deadline)
+                reason = " (connected)"
+                # The first one's time may have begun later.
+                until = deadline + _CHECK_SECONDS
+                verdict = _verdict(cluster, server, connection, until)
         except OSError as error:
             verdict, reason = None, f" ({error.strerror or error})"
         if verdict == (0, ""):
