@@ -15,6 +15,8 @@ _WHY_NOT = hosts.why_not()
 _WORKER = """
 import sys
 from tf_contrastive import distribution, errors
+from tf_contrastive.distribution import failures
+failures._CHECK_EVERY_SECONDS = failures._ANSWER_SECONDS = 1.0  # Instead of 5.
 strategy = distribution.strategy("auto")
 try:
     with distribution.failures.reported():
