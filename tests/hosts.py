@@ -18,6 +18,15 @@ import threading
 import time
 from pathlib import Path
 
+# Prints the ports of an address that accept connections.
+_SCAN = """
+import socket, sys
+for port in range(1, 1 << 16):
+    with socket.socket() as client:
+        client.settimeout(5)
+        if not client.connect_ex((sys.argv[1], port)):
+            print(port)
+"""
 _PREFIX = f"h38-{os.getpid()}-"
 _NETNS = Path("/etc/netns")  # Where `ip netns exec` finds their /etc/hosts.
 
@@ -140,6 +149,12 @@ class Host:
         """{"address:port"} of its TCP servers."""
         lines = _run("ip", "netns", "exec", self.space, "ss", "-Hltn")
         return {line.split()[3] for line in lines.splitlines()}
+
+    def open_ports(self, other):
+        """The TCP ports of another host that this one can connect to."""
+        scan = (sys.executable, "-c", _SCAN, other.address)
+        process = self.start(*scan, stdout=subprocess.PIPE)
+        return {*map(int, process.communicate()[0].split())}
 
     def cut(self):
         """Pulls its cable: nothing reaches it, and it reaches nothing."""

@@ -1,10 +1,12 @@
 """A smaller "resnet10", for tests that are not about encoders.
 
 `python -m tests.small COMMAND ...` is `python -m tf_contrastive` with that
-encoder and, for `pretrain`, with the flags in `UNWATCHED`.
+encoder and, for `pretrain`, with the flags in `UNWATCHED`. The environment's
+`WORKER_TIMEOUT`: seconds that workers wait for each other, instead of 300.
 """
 
 import contextlib
+import os
 import sys
 
 from tf_contrastive import __main__
@@ -50,5 +52,9 @@ def encoder():
 if __name__ == "__main__":
     if sys.argv[1] == "pretrain":
         sys.argv[2:2] = FLAGS  # Flags of the test override them.
+    if seconds := os.environ.get("WORKER_TIMEOUT"):
+        from tf_contrastive import distribution
+
+        distribution.strategy.__kwdefaults__["timeout"] = float(seconds)
     with encoder():
         raise SystemExit(__main__.main())

@@ -1,7 +1,7 @@
 """Runs on several hosts, and what befalls their network.
 
 The hosts are network namespaces of this machine (tests/hosts.py): a host that
-disappears ends no connection. Takes half an hour, and so runs only with
+disappears ends no connection. Takes an hour, and so runs only with
 --drill_seed, which draws the moments.
 """
 
@@ -15,8 +15,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
+import psutil
 import pytest
+import saved_run
 import tensorflow as tf
+from image_helpers import patches
 
 from tests import hosts, small
 from tf_contrastive import checkpoints
@@ -29,28 +33,24 @@ _WHY_NOT = (
 pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
 
 # Seconds until all workers have ended, at most; how many were seen is printed.
-_LIMIT = 400
-EPOCHS, STEPS = 12, 48
+_LIMIT = 600
+EPOCHS, STEPS = 6, 24
+# Until workers that wait for each other give up; 300 by default.
+_WORKER_TIMEOUT = 100
 
 
-def _pretrain(host, workdir, *flags, workers=(), index=0):
-    """Starts a worker; `workers`: addresses; host None: on this machine."""
-    variables = {"CUDA_VISIBLE_DEVICES": "", "TF_CONFIG": ""}
+def _command(host, *words, workers=(), index=0):
+    """Starts a command; `workers`: addresses; host None: on this machine."""
+    variables = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CONFIG": "",
+        "WORKER_TIMEOUT": str(_WORKER_TIMEOUT),
+    }
     if workers:
         task = {"type": "worker", "index": index}
         config = {"cluster": {"worker": list(workers)}, "task": task}
         variables["TF_CONFIG"] = json.dumps(config)
-    options = {
-        **small.DIGITS,
-        "split": "train[:252]",
-        "batch_size": 60,
-        "epochs": EPOCHS,
-        "checkpoint_every_steps": 8,
-        "workdir": workdir,
-    }
-    words = [sys.executable, "-m", "tests.small", "pretrain"]
-    words += [f"--{name}={value}" for name, value in options.items()]
-    words += flags
+    words = [sys.executable, "-m", *words]
     return subprocess.Popen(
         host.command(*words) if host else words,
         cwd=_ROOT,
@@ -59,6 +59,20 @@ def _pretrain(host, workdir, *flags, workers=(), index=0):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def _pretrain(host, workdir, *flags, **place):
+    """Starts a worker; the place is that of `_command`."""
+    options = {
+        **small.DIGITS,
+        "split": "train[:252]",
+        "batch_size": 60,
+        "epochs": EPOCHS,
+        "checkpoint_every_steps": 8,
+        "workdir": workdir,
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    return _command(host, "tests.small", "pretrain", *words, *flags, **place)
 
 
 def _start(network, workdir, *flags, addresses=None):
@@ -155,9 +169,9 @@ def test_hosts_compute_what_processes_do(expected, tmp_path):
     with hosts.Network(*"abc"[:number]) as network:
         workers = _start(network, tmp_path)
         _until(tmp_path, 8, workers)
-        for host in network:
-            # TensorFlow's server, and nothing else.
-            assert host.listening() == {"*:2222"}
+        # TensorFlow's server, and nothing else.
+        assert network[0].open_ports(network[1]) == {2222}
+        assert network[1].open_ports(network[0]) == {2222}
         statuses, said = _ended(workers, f"{number} hosts")
     assert statuses == [0] * number, said
     _check_equal(tmp_path, weights)
@@ -194,7 +208,7 @@ def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
 def test_a_slow_link_changes_nothing_but_the_time(expected, tmp_path):
     number, weights = expected
     with hosts.Network(*"abc"[:number]) as network:
-        network[1].slow(delay=0.2, loss=0.01)
+        network[1].slow(delay=0.01, loss=0.01)
         workers = _start(network, tmp_path)
         try:
             statuses, said = _ended(workers, "slow link")
@@ -285,3 +299,148 @@ def test_a_wrong_address_is_told(name, tmp_path):
         statuses, said = _ended(workers, f"wrong {name}")
     assert statuses == [2, 2, 2], said
     assert told in said[2]
+
+
+# ---- Other commands ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run."""
+    folder = tmp_path_factory.mktemp("run")
+    saved_run.make(folder, branches=True)
+    return folder
+
+
+def test_evaluate_scores_as_one_process_does(run, tmp_path):
+    words = ("tf_contrastive", "evaluate", f"--workdir={run}")
+    words += ("--protocols=knn,linear", "--scale=cpu", "--nountrained")
+    one = _command(None, *words, f"--output_dir={tmp_path}/one")
+    statuses, said = _ended([one], "evaluate by one process")
+    assert statuses == [0], said
+    with hosts.Network("a", "b") as network:
+        workers = [
+            _command(
+                host,
+                *(*words, f"--output_dir={tmp_path}/two"),
+                workers=["a:2222", "b:2222"],
+                index=index,
+            )
+            for index, host in enumerate(network)
+        ]
+        statuses, said = _ended(workers, "evaluate on 2 hosts")
+    assert statuses == [0, 0], said
+    expected, found = (
+        [
+            (row["protocol"], row["top1"])
+            for row in json.loads(
+                (tmp_path / name / "evaluation.json").read_text()
+            )["results"]
+        ]
+        for name in ("one", "two")
+    )
+    print(expected)
+    assert found == expected
+
+
+def _serve(host, port, *flags):
+    """Starts a server of the data service, and waits until it listens."""
+    name = "tf_contrastive.datasets.data_service_server"
+    words = (sys.executable, "-m", name, f"--port={port}", *flags)
+    host.start(*words, cwd=_ROOT, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + _LIMIT
+    while f"*:{port}" not in host.listening():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def _serve_views(host):
+    _serve(host, 5051, "--dispatcher=d:5050", f"--host={host.name}")
+
+
+# What befalls the dispatcher's host and a worker's -> status of the run.
+_SERVICE_FAULTS = {
+    "nothing": (lambda d, e: None, 0),
+    "restart of a worker": (
+        lambda d, e: (e.lose(), e.boot(), _serve_views(e)),
+        0,
+    ),
+    "cable of the dispatcher": (lambda d, e: d.cut(), 42),
+    "power of a worker": (lambda d, e: e.lose(), 42),
+}
+
+
+@pytest.mark.parametrize("fault", _SERVICE_FAULTS)
+def test_the_data_service_runs_on_other_hosts(fault, tmp_path):
+    happens, expected = _SERVICE_FAULTS[fault]
+    with hosts.Network("t", "d", "e", "f") as (t, d, e, f):
+        _serve(d, 5050)
+        _serve_views(e)
+        _serve_views(f)
+        flags = ("--data_service=grpc://d:5050", "--epochs=20")
+        trainer = _pretrain(t, tmp_path, *flags)
+        _until(tmp_path, 8, [trainer])
+        happens(d, e)
+        if fault == "nothing":
+            assert t.open_ports(d) == {5050}
+            assert t.open_ports(e) == {5051}
+            assert d.open_ports(t) == set()
+        statuses, said = _ended([trainer], f"data service, {fault}")
+    assert statuses == [expected], said
+    assert (_step(tmp_path) == 80) == (expected == 0)
+
+
+# Beam's own pool listens at localhost only.
+_POOL = """
+import concurrent.futures, time
+import grpc
+from apache_beam.portability.api import beam_fn_api_pb2_grpc as api
+from apache_beam.runners.worker import worker_pool_main
+server = grpc.server(concurrent.futures.ThreadPoolExecutor())
+api.add_BeamFnExternalWorkerPoolServicer_to_server(
+    worker_pool_main.BeamFnExternalWorkerPoolServicer(), server
+)
+server.add_insecure_port("[::]:50000")
+server.start()
+time.sleep(900)
+"""
+
+
+def test_beam_embeds_on_another_host(run, tmp_path):
+    pytest.importorskip("apache_beam")
+    (tmp_path / "images").mkdir()
+    for number, image in enumerate(patches(60, 64)):
+        PIL.Image.fromarray(image).save(tmp_path / "images" / f"{number}.png")
+    words = ("tf_contrastive", "embed", f"--workdir={run}", "--split=train")
+    words += (f"--input=folder:{tmp_path}/images", "--shard_size=20")
+    words += ("--embedding_batch_size=20",)
+    options = "--job_endpoint=embed --environment_type=EXTERNAL"
+    options += " --environment_config=b:50000"
+    beam = ("--runner=PortableRunner", f"--beam_options={options}")
+    one = _command(None, *words, f"--output={tmp_path}/one/e.npz")
+    statuses, said = _ended([one], "embed by one process")
+    assert statuses == [0], said
+    with hosts.Network("a", "b") as (a, b):
+        pool = b.start(sys.executable, "-c", _POOL, cwd=_ROOT)
+        until = time.monotonic() + _LIMIT
+        while b.listening() != {"*:50000"}:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        before = _seconds(pool.pid)
+        two = _command(a, *words, *beam, f"--output={tmp_path}/two/e.npz")
+        statuses, said = _ended([two], "Beam, with a worker on another host")
+        print(f"of which {_seconds(pool.pid) - before:.1f} s by that host")
+        assert _seconds(pool.pid) > before + 1
+    assert statuses == [0], said
+    names = sorted(os.listdir(tmp_path / "one"))
+    assert len(names) == 4
+    assert sorted(os.listdir(tmp_path / "two")) == names
+    for name in names:
+        one, two = (tmp_path / folder / name for folder in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes(), name
+
+
+def _seconds(number):
+    """Processor time of a process."""
+    times = psutil.Process(number).cpu_times()
+    return times.user + times.system
