@@ -20,6 +20,7 @@ from tf_contrastive import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.encoders import library_weights
+from tf_contrastive.model.networks import precision
 
 data_utils = sys.modules[inspect.unwrap(tf.keras.utils.get_file).__module__]
 
@@ -155,6 +156,19 @@ def test_other_images_of_efficientnet_are_refused(tmp_path):
         ours("keras:EfficientNetB0", path)
     found = ours("keras:EfficientNetB0", path, standardize="none")
     assert_equal_features(found, model, lambda x: x)
+
+
+@pytest.mark.slow
+def test_half_precision_rounds_no_weights(tmp_path):
+    """Keras has variables of EfficientNet in the precision of the policy."""
+    model = keras_network("EfficientNetB0", input_shape=(SIDE, SIDE, 3))
+    model.save_weights(path := tmp_path / "w.h5")
+    with precision("mixed_bfloat16"):
+        found = ours("keras:EfficientNetB0", path)
+    # Those of the layer that standardizes, which is without effect in ours.
+    assert [v.dtype for v in found.weights[:2]] == [tf.float32] * 2
+    for mine, theirs in zip(found.weights[3:], model.weights[3:], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_a_file_may_expect_other_images(tmp_path):

@@ -64,8 +64,23 @@ class _Backbone(declared.EncoderDeclaration):
                 f"{self.prefix}{self.network} does not accept images of {side}:"
                 f" use a larger {errors.arg('image_size')}"
             ) from error
+        for layer in model.layers:
+            if isinstance(layer, tf.keras.layers.Normalization):
+                _keep_float32(layer)
         synchronize(model, synchronized)
         return x
+
+
+def _keep_float32(layer: tf.keras.layers.Normalization) -> None:
+    """Gives a layer float32 variables, as those of other layers are.
+
+    Keras makes them in the precision of the policy, in which no checkpoint is
+    read. They are 0 and 1, so that it computes the same.
+    """
+    if layer.compute_dtype != "float32":
+        layer._set_dtype_policy("float32")
+        with tf.name_scope(layer.name):
+            layer.build(layer.input_shape)
 
 
 class Keras(declared.Keras, _Backbone):

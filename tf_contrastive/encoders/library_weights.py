@@ -53,11 +53,17 @@ def load(
             f"{given} takes 3 channels, and the images have {shape[-1]}: set"
             f" {errors.arg('extra_channels', 0)}"
         )
-    if source == declared.IMAGENET:
-        theirs = _downloaded(backbone, name, shape)
-    else:
-        theirs = backbone.of_library(shape)
-        _read(source, theirs, name)
+    policy = tf.keras.mixed_precision.global_policy()
+    # Half precision would round the statistics of EfficientNet.
+    tf.keras.mixed_precision.set_global_policy("float32")
+    try:
+        if source == declared.IMAGENET:
+            theirs = _downloaded(backbone, name, shape)
+        else:
+            theirs = backbone.of_library(shape)
+            _read(source, theirs, name)
+    finally:
+        tf.keras.mixed_precision.set_global_policy(policy)
     values = {id(v): v.numpy() for v in theirs.weights}
     if backbone.blue_first and _equal(standardization, backbone.weights_input):
         first = theirs.weights[0]
