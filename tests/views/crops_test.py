@@ -67,10 +67,35 @@ def test_images_are_halved_as_often_as_their_crops_allow(size):
         assert number == 3 or least < 64 * 2 ** (number + 1)
 
 
-@pytest.mark.parametrize(("size", "mirrored"), [(17, False), (64, True)])
-def test_crops_equal_slice_and_resize(size, mirrored):
-    image = image_helpers.photos()[0, :60, :70]
-    box = boxes(60, 70, 0.08, 8)
+def bilinear(piece, size):
+    """The resize of SimCLR's code: it reads no pixels beyond the crop."""
+    for axis in (0, 1):
+        side = piece.shape[axis]
+        place = (np.arange(size) + 0.5) * side / size - 0.5
+        low = np.floor(place).astype(int)
+        below, above = (
+            np.take(piece, np.clip(i, 0, side - 1), axis)
+            for i in (low, low + 1)
+        )
+        weight = (place - low).reshape([-1, 1, 1] if axis == 0 else [-1, 1])
+        piece = below + weight * (above.astype(float) - below)
+    return piece
+
+
+@pytest.mark.parametrize(
+    ("size", "mirrored", "whole", "average"),
+    [
+        (17, False, (60, 70), 1),
+        (64, True, (60, 70), 1),
+        (65, False, (60, 70), 1),
+        (80, True, (200, 150), 1),
+        (80, True, (427, 330), 2),
+        (65, False, (427, 427), 3),
+    ],
+)
+def test_crops_equal_slice_and_resize(size, mirrored, whole, average):
+    image = image_helpers.photos()[0, : whole[0], : whole[1]]
+    box = boxes(*whole, 0.08, 8)
     ours = crops.sample(
         tf.constant(image)[tf.newaxis],
         tf.zeros([8], tf.int32),
@@ -78,20 +103,30 @@ def test_crops_equal_slice_and_resize(size, mirrored):
         tf.fill([8], mirrored),
         size,
     ).numpy()
+    assert ours.min() >= 0.0 and ours.max() <= 1.0
     for view, (top, left, height, width) in zip(
         ours, box.astype(int), strict=True
     ):
         piece = image[top : top + height, left : left + width]
-        oracle = tf.image.resize(piece, [size, size]).numpy() / 255
+        oracle = bilinear(piece, size * average) / 255
+        cells = oracle.reshape(size, average, size, average, 3)
+        oracle = cells.mean(axis=(1, 3))
         oracle = oracle[:, ::-1] if mirrored else oracle
-        # Outputs whose neighbours all lie in the box; at the border ours uses
-        # the pixels beyond it.
+        # Small views use the pixels beyond the box at its border.
         edge = int(np.ceil(0.5 * size / min(height, width)))
-        inner = slice(edge, size - edge)
+        inner = slice(edge, size - edge) if size <= 64 else slice(None)
         np.testing.assert_allclose(
-            view[inner, inner], oracle[inner, inner], atol=2e-5
+            view[inner, inner], oracle[inner, inner], atol=4e-5
         )
         assert np.abs(view - oracle).max() < 0.35
+
+
+def test_large_crops_are_those_of_each_image_of_a_batch():
+    images = patches(3, 90)
+    policy = views.build("crop", image_size=72)
+    whole = policy.batch(images, seeds(3)).numpy()
+    for image, seed, view in zip(images, seeds(3), whole, strict=True):
+        np.testing.assert_array_equal(policy(image, seed), view)
 
 
 def test_a_crop_of_the_whole_image_is_the_image():

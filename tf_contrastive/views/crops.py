@@ -1,7 +1,7 @@
 """From images of any size to square views: crop, resize and flip.
 
-One call samples every view of a batch, straight from uint8. Random boxes are
-drawn in closed form; mirroring is a box whose sides are swapped.
+Random boxes are drawn in closed form. Large views are cut, resized and mirrored
+one by one; one call samples all small views of a batch, straight from uint8.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.views import preprocessing, prng
 
 # Candidates per view; the first that fits into the image is taken. About 15 %
@@ -114,8 +115,9 @@ def sample(
 ) -> tf.Tensor:
     """Resizes boxes of images bilinearly to float32 [m, S, S, 3] in [0, 1].
 
-    Equal to slicing and `tf.image.resize` except at a box's border, where the
-    image's pixels beyond the box take part in the interpolation.
+    Equal to slicing and `tf.image.resize`, as in the code of SimCLR and SupCon,
+    except that views of at most 64 pixels are interpolated with the image's
+    pixels beyond a box's border. Images of more than 4 S pixels are averaged.
 
     Args:
       images: uint8 [n, h, w, 3].
@@ -125,6 +127,66 @@ def sample(
       size: side of the result, S.
     """
     factor = _oversampling(images, size)
+    samples = _samples if size <= CIFAR_STEM_MAX_SIDE else _samples_one_by_one
+    return samples(images, image_ids, boxes, mirrored, size, factor)
+
+
+def _averaged(
+    pixels: tf.Tensor, size: int, factor: int | tf.Tensor
+) -> tf.Tensor:
+    """Reduces levels [m, S factor, S factor, 3] to [m, S, S, 3]."""
+
+    def average() -> tf.Tensor:
+        return tf.image.resize(pixels, [size, size], method="area")
+
+    if isinstance(factor, int):
+        return pixels if factor == 1 else average()
+    pixels = tf.cond(factor > 1, average, lambda: pixels)
+    return tf.ensure_shape(pixels, [pixels.shape[0], size, size, 3])
+
+
+def _samples_one_by_one(
+    images: tf.Tensor,
+    image_ids: tf.Tensor,
+    boxes: tf.Tensor,
+    mirrored: tf.Tensor,
+    size: int,
+    factor: int | tf.Tensor,
+) -> tf.Tensor:
+    """`sample`, in half the time of `_samples` for large views."""
+    grid = size * factor
+
+    def one(view: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        image_id, box, is_mirrored = view
+        begin = tf.stack([image_id, box[0], box[1], 0])
+        piece = tf.slice(images, begin, tf.stack([1, box[2], box[3], 3]))
+        # Without the conversion to float32 of `tf.image.resize`.
+        pixels = tf.raw_ops.ResizeBilinear(
+            images=piece, size=[grid, grid], half_pixel_centers=True
+        )
+        pixels = _averaged(pixels, size, factor)[0]
+        pixels = tf.raw_ops.Reverse(
+            tensor=pixels, dims=tf.stack([False, is_mirrored, False])
+        )
+        # An average can exceed 255 by its last bit.
+        return tf.minimum(pixels * (1 / 255), 1.0)
+
+    return tf.map_fn(
+        one,
+        (image_ids, tf.cast(boxes, tf.int32), mirrored),
+        fn_output_signature=tf.TensorSpec([size, size, 3]),
+    )
+
+
+def _samples(
+    images: tf.Tensor,
+    image_ids: tf.Tensor,
+    boxes: tf.Tensor,
+    mirrored: tf.Tensor,
+    size: int,
+    factor: int | tf.Tensor,
+) -> tf.Tensor:
+    """`sample`, in one call; mirrored boxes have their sides swapped."""
     grid = size * factor
     height, width = (tf.cast(side, tf.float32) for side in _sides(images))
     samples = tf.cast(grid, tf.float32)
@@ -139,17 +201,8 @@ def sample(
     pixels = tf.image.crop_and_resize(
         images, tf.stack([y1, start, y2, end], axis=1), image_ids, [grid, grid]
     )
-
-    def average() -> tf.Tensor:
-        return tf.image.resize(pixels, [size, size], method="area")
-
-    if isinstance(factor, int):
-        pixels = pixels if factor == 1 else average()
-    else:
-        pixels = tf.cond(factor > 1, average, lambda: pixels)
-        pixels = tf.ensure_shape(pixels, [None, size, size, 3])
     # Interpolation can exceed 255 by its last bit.
-    return tf.minimum(pixels * (1 / 255), 1.0)
+    return tf.minimum(_averaged(pixels, size, factor) * (1 / 255), 1.0)
 
 
 @dataclasses.dataclass(frozen=True)

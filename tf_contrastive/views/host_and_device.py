@@ -89,8 +89,15 @@ class Views(keywords.Checked):
         Each of its views, by `geometric`, is then still made of at least S x S
         pixels. Height and width are int32 [2], as is the image's seed.
         """
-        seeds = tf.reshape(prng.fold(seed[tf.newaxis], self._crops), [-1, 2])
-        return self.policy.halvings(size[0], size[1], seeds)
+
+        def drawn() -> tf.Tensor:
+            seeds = prng.fold(seed[tf.newaxis], self._crops)
+            seeds = tf.reshape(seeds, [-1, 2])
+            return self.policy.halvings(size[0], size[1], seeds)
+
+        # Most images are too small, whatever their crops.
+        is_large = tf.reduce_min(size) >= 2 * self.policy.image_size
+        return tf.cond(is_large, drawn, lambda: 0)
 
 
 class RunViews(Views):
