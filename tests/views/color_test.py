@@ -51,8 +51,8 @@ def test_hue_and_saturation_equal_tf_image():
 @pytest.mark.parametrize("strength", [0.5, 2.0])
 def test_color_jitter_equals_the_papers_chain(strength):
     pixels = pixel_patches(20, 16).numpy()
-    uniforms = prng.uniform(seeds(20), {"jitter": 5})
     jitter = color.ColorJitter(strength, probability=1.0)
+    uniforms = prng.uniform(seeds(20), jitter.streams)
     ours = jitter(tf.constant(pixels), uniforms)
     low, span = max(0.0, 1 - 0.8 * strength), 0.8 * strength
     for view, image, u in zip(
@@ -77,6 +77,17 @@ def test_grayscale_equals_tf_image_and_is_exact():
     np.testing.assert_allclose(ours, np.repeat(oracle, 3, -1), atol=1e-6)
     assert (ours[..., 0] == ours[..., 1]).all()
     assert (ours[..., 0] == ours[..., 2]).all()
+
+
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+@pytest.mark.parametrize("static", [False, True])
+def test_jitter_and_grayscale_in_one_are_those_in_a_row(strength, static):
+    pixels = pixel_patches(20, 32)
+    both = color.ColorJitter(strength, gray=0.4)
+    uniforms = prng.uniform(seeds(20), both.streams)
+    one = color.ColorJitter(strength)(pixels, uniforms, static)
+    gray = color.Grayscale(0.4)(one, uniforms, static)
+    np.testing.assert_array_equal(both(pixels, uniforms, static), gray)
 
 
 @pytest.mark.parametrize(

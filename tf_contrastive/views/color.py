@@ -64,8 +64,8 @@ def adjust_hue_saturation(
     x = (green - blue) / divisor
     size = tf.abs(x)
     size = size + depth * (3.0 - 2.0 * size)
-    sign = 2.0 * tf.cast(x >= 0.0, tf.float32) - 1.0
-    turn = sign * size * (1 / 6) + hue
+    # The sum is x, but positive at 0, whose sign would be 0.
+    turn = tf.sign(x + 1e-30) * size * (1 / 6) + hue
     sixths = 6.0 * (turn - tf.floor(turn))
     # Saturation is chroma / value, and 0 where value is not positive.
     chroma = tf.minimum(chroma * saturation, tf.maximum(value, 0.0))
@@ -86,14 +86,18 @@ def _to_planes(pixels: tf.Tensor) -> tf.Tensor:
     return tf.stack(tf.unstack(pixels, axis=-1))
 
 
-def _from_planes(planes: tf.Tensor, static: bool) -> tf.Tensor:
+def _from_planes(
+    planes: tf.Tensor, static: bool, matrix: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Interleaves channels; on a host times a matrix, [m, 3, 3], if given."""
     if static:
         return tf.stack(tf.unstack(planes), axis=-1)
     size = planes.shape[-1]
     flat = tf.reshape(tf.stack(tf.unstack(planes), axis=1), [-1, 3, size**2])
     # The identity matrix interleaves channels, exactly on a host, in half the
     # time of tf.transpose.
-    pixels = tf.matmul(flat, tf.eye(3), transpose_a=True)
+    matrix = tf.eye(3) if matrix is None else matrix
+    pixels = tf.matmul(flat, matrix, transpose_a=True)
     return tf.reshape(pixels, [-1, size, size, 3])
 
 
@@ -137,15 +141,20 @@ class ColorJitter(_Jitter):
     In this order: brightness plus U(-0.8s, 0.8s); contrast times U(max(0,
     1 - 0.8s), 1 + 0.8s) about each channel's mean; saturation times the same;
     hue plus U(-0.2s, 0.2s) turns; one clip to [0, 1] at the end. Saturation
-    and hue are those of HSV.
+    and hue are those of HSV. `Grayscale` follows.
     """
+
+    gray: float = 0.0  # Probability of grayscale.
+
+    streams: ClassVar[dict[str, int]] = {"jitter": 5, "gray": 1}
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
+        gray = Grayscale(self.gray)
         if not self.strength:
-            return pixels
+            return gray(pixels, uniforms, static)
         brightness, hue, contrast, saturation = map(
             pillow.per_view, self.parameters(uniforms)
         )
@@ -154,7 +163,9 @@ class ColorJitter(_Jitter):
         mean = tf.reduce_mean(planes, axis=[2, 3], keepdims=True)
         planes = planes * contrast + (mean * (1.0 - contrast) + brightness)
         planes = _ramp(adjust_hue_saturation(planes, hue, saturation))
-        return _from_planes(planes, static)
+        if static:
+            return gray(_from_planes(planes, static), uniforms, static)
+        return _from_planes(planes, static, gray.matrices(uniforms))
 
 
 def hue_matrix(hue: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
@@ -375,6 +386,15 @@ class Grayscale:
     probability: float = 0.2
 
     streams: ClassVar[dict[str, int]] = {"gray": 1}
+
+    def matrices(self, uniforms: prng.Uniforms) -> tf.Tensor:
+        """Matrix of each view, [m, 3, 3], by which rows of RGB are multiplied.
+
+        That of a view that is not made grey is the identity.
+        """
+        gray = pillow.per_view(uniforms["gray"][:, 0] < self.probability)
+        luma = np.tile(_LUMA_WEIGHTS[:, np.newaxis], 3)
+        return tf.where(gray, luma, tf.eye(3))
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False

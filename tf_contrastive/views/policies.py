@@ -34,7 +34,7 @@ _BROADER_PROBABILITY = 0.2
 _ADDED_PROBABILITY = 0.5
 # Bytes of the views that the host changes at a time: the intermediate results
 # of the operations then stay in the cache.
-_GROUP_BYTES = 5_000_000
+_GROUP_BYTES = 2_000_000
 
 
 class _Random(Protocol):
@@ -255,11 +255,12 @@ class Crop(declared.Crop, Policy):
 
 
 def _color_distortion(policy: Any) -> tuple[Photometric, ...]:
-    """Colour jitter and grayscale; one operation where it is linear."""
+    """Colour jitter and grayscale, as one operation where there is one."""
     gray, strength = color.Grayscale(), policy.color_jitter_strength
-    if policy.color_jitter_style == "linear":
-        return (color.LinearColorJitter(strength, gray=gray.probability),)
-    return color.JITTERS[policy.color_jitter_style](strength), gray
+    jitter = color.JITTERS[policy.color_jitter_style]
+    if issubclass(jitter, color.ColorJitter | color.LinearColorJitter):
+        return (jitter(strength, gray=gray.probability),)
+    return jitter(strength), gray
 
 
 @dataclasses.dataclass(eq=False)
