@@ -257,6 +257,7 @@ class PreparedRun:
             made.finish,
             None if data.decode_scale == "full" else made.halvings,
             data.extra_channels,
+            made.numbers,
         )
         order = datasets.Order(
             batch_size=self.options.schedule.batch_size,

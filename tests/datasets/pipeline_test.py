@@ -354,6 +354,9 @@ def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
         return next(stream.as_numpy_iterator()).reshape(8, -1)
 
     whole, scaled = first(), first(halvings=maker.halvings)
+    # Numbers that are drawn for many images at once are the same.
+    together = first(halvings=maker.halvings, numbers=maker.numbers)
+    np.testing.assert_array_equal(scaled, together)
     if kind == "PNG":
         np.testing.assert_array_equal(whole, scaled)
     else:

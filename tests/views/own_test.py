@@ -62,7 +62,7 @@ def test_a_function_makes_the_whole_view():
     # Two views of each image.
     both = views.Views(policy, 2)(_IMAGES, _SEEDS)
     np.testing.assert_array_equal(both[:, 1], expected)
-    assert policy.halvings(8000, 8000, _SEEDS) == 0
+    assert policy.halvings(8000, 8000, policy.numbers(_SEEDS)) == 0
 
 
 @pytest.mark.parametrize(

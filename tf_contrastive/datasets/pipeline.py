@@ -25,6 +25,8 @@ CACHE_BYTES = 1 << 30
 # Larger images become views one at a time: a batch of photographs that are not
 # cropped yet takes gigabytes.
 _BATCHED_BYTES = 1 << 19
+# Their random numbers are drawn for so many at a time.
+_DRAWN_TOGETHER = 32
 
 
 def in_memory(source: Source, cache: str = Data.cache) -> Source:
@@ -58,12 +60,16 @@ class ViewMaker:
       halvings: (size int32 [2], seed int32 [2]) -> int32 []: how often a large
         JPEG of a known size may be halved when it is decoded; None: not at all.
       extra_channels: channels of feature `extra` to take; None: all.
+      numbers: seeds int32 [n, 2] -> random numbers, tensors [n, ...], which
+        `make` and, without n, `halvings` then get as their last argument: to
+        draw those of an image alone takes a tenth of its time. None: they draw.
     """
 
-    make: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    make: Callable[..., tf.Tensor]
     finish: Callable[[tf.Tensor, tf.Tensor], Any] | None = None
-    halvings: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    halvings: Callable[..., tf.Tensor] | None = None
     extra_channels: int | None = None
+    numbers: Callable[[tf.Tensor], Any] | None = None
 
 
 @tf.autograph.experimental.do_not_convert
@@ -260,28 +266,28 @@ def _batches(
             return record
         return source.row(index)
 
-    def decode(index: tf.Tensor, key: tf.Tensor, record: Record) -> tuple:
+    def decode(
+        index: tf.Tensor, key: tf.Tensor, record: Record, *numbers: Any
+    ) -> tuple:
         record = lookup(index, record)
         if one_by_one and views.halvings and "size" in record:
-            seed = tf.stack([key, tf.cast(index, tf.int32)])
-            record["halvings"] = views.halvings(record["size"], seed)
+            seed = _seeds(index, key)
+            record["halvings"] = views.halvings(record["size"], seed, *numbers)
         example = source.decode(record)
         if "halvings" not in record:
             example["image"].set_shape(shape)
-        return index, key, example
+        return index, key, example, *numbers
 
     def views_of_batch(
-        index: tf.Tensor, key: tf.Tensor, example: Record
+        index: tf.Tensor, key: tf.Tensor, example: Record, *numbers: Any
     ) -> tuple:
         if source.decoded:
             example = lookup(index, example)
-        seeds = tf.stack([key, tf.cast(index, tf.int32)], axis=-1)
-        return views.make(example.pop("image"), seeds), seeds, example
+        seeds = _seeds(index, key)
+        images = example.pop("image")
+        return views.make(images, seeds, *numbers), seeds, example
 
-    def views_of_image(
-        index: tf.Tensor, key: tf.Tensor, record: Record
-    ) -> tuple:
-        draw = index, key, record
+    def views_of_image(*draw: Any) -> tuple:
         one = tf.nest.map_structure(
             lambda x: x[tf.newaxis], draw if source.decoded else decode(*draw)
         )
@@ -297,6 +303,8 @@ def _batches(
         return (inputs,) if isinstance(inputs, tuple) else inputs
 
     if one_by_one:
+        if views.numbers:
+            draws = _with_numbers(draws, views.numbers)
         made = draws.map(views_of_image, tf.data.AUTOTUNE)
         made = made.batch(rows, drop_remainder=whole)
     else:
@@ -305,6 +313,32 @@ def _batches(
         draws = draws.batch(rows, drop_remainder=whole)
         made = draws.map(views_of_batch, tf.data.AUTOTUNE)
     return made.map(element, tf.data.AUTOTUNE)
+
+
+def _seeds(index: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Seeds of images, int32 [..., 2]."""
+    return tf.stack([key, tf.cast(index, tf.int32)], axis=-1)
+
+
+def _with_numbers(
+    draws: tf.data.Dataset, numbers: Callable[[tf.Tensor], Any]
+) -> tf.data.Dataset:
+    """Appends the random numbers of each draw, drawn for many at a time."""
+    shapes = [s.shape for s in tf.nest.flatten(draws.element_spec)]
+    # Others might differ in shape, and have no batches.
+    together = all(shape.is_fully_defined() for shape in shapes)
+    return (
+        draws.batch(_DRAWN_TOGETHER if together else 1)
+        .map(
+            lambda index, key, record: (
+                index,
+                key,
+                record,
+                numbers(_seeds(index, key)),
+            )
+        )
+        .unbatch()
+    )
 
 
 def _with_extra(

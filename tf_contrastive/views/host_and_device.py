@@ -43,12 +43,33 @@ class Views(keywords.Checked):
         return self.finish(self.geometric(images, seeds), seeds)
 
     @_without_autograph
-    def geometric(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """Makes the first part of the views: crop, resize and flip."""
+    def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Draws the random numbers of `geometric` for many images at once.
+
+        The seeds are int32 [n, 2]; the numbers of a stream, float32 [n, ...].
+        """
+        seeds = tf.reshape(prng.fold(seeds, self._crops), [-1, 2])
+        drawn = self.policy.numbers(seeds)
+        return {
+            stream: tf.reshape(u, [-1, self._crops, u.shape[1]])
+            for stream, u in drawn.items()
+        }
+
+    @_without_autograph
+    def geometric(
+        self,
+        images: tf.Tensor,
+        seeds: tf.Tensor,
+        numbers: dict[str, tf.Tensor] | None = None,
+    ) -> tf.Tensor:
+        """Makes the first part of the views: crop, resize and flip.
+
+        The numbers are drawn, if they are not given.
+        """
         images = tf.convert_to_tensor(images)
         image_ids = tf.repeat(tf.range(tf.shape(images)[0]), self._crops)
-        seeds = tf.reshape(prng.fold(seeds, self._crops), [-1, 2])
-        pixels = self.policy.geometric(images, image_ids, seeds)
+        numbers = self.numbers(seeds) if numbers is None else numbers
+        pixels = self.policy.crop(images, image_ids, _of_views(numbers))
         side = self.policy.image_size
         pixels = tf.reshape(pixels, [-1, self._crops, side, side, 3])
         if self._crops < self.count:
@@ -83,21 +104,33 @@ class Views(keywords.Checked):
         return tf.concat([colors, pixels[..., 3:]], axis=-1)
 
     @_without_autograph
-    def halvings(self, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    def halvings(
+        self,
+        size: tf.Tensor,
+        seed: tf.Tensor,
+        numbers: dict[str, tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         """How often an image can be halved before it is cropped, int32 [].
 
         Each of its views, by `geometric`, is then still made of at least S x S
-        pixels. Height and width are int32 [2], as is the image's seed.
+        pixels. Height and width are int32 [2], as is the image's seed; the
+        numbers are drawn, if they are not given.
         """
 
         def drawn() -> tf.Tensor:
-            seeds = prng.fold(seed[tf.newaxis], self._crops)
-            seeds = tf.reshape(seeds, [-1, 2])
-            return self.policy.halvings(size[0], size[1], seeds)
+            given = self.numbers(seed[tf.newaxis])
+            if numbers is not None:
+                given = {k: u[tf.newaxis] for k, u in numbers.items()}
+            return self.policy.halvings(size[0], size[1], _of_views(given))
 
         # Most images are too small, whatever their crops.
         is_large = tf.reduce_min(size) >= 2 * self.policy.image_size
         return tf.cond(is_large, drawn, lambda: 0)
+
+
+def _of_views(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Numbers of views, [m, k], of those of their images, [n, C, k]."""
+    return {k: tf.reshape(u, [-1, u.shape[2]]) for k, u in numbers.items()}
 
 
 class RunViews(Views):

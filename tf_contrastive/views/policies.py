@@ -153,21 +153,33 @@ class Policy(declared.PolicyDeclaration):
         The images are uint8 [n, h, w, 3], the image of each view int32 [m], its
         seed int32 [m, 2], and the views float32 [m, S, S, 3] in [0, 1].
         """
-        images = check_images(images, 4)
-        uniforms = _random_numbers(seeds, self._crop)
-        return self._crop(images, image_ids, uniforms)
+        return self.crop(images, image_ids, self.numbers(seeds))
+
+    @tf.autograph.experimental.do_not_convert
+    def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Draws the random numbers of `crop`, float32 [m, k] of each stream.
+
+        The seeds are int32 [m, 2], of views.
+        """
+        return _random_numbers(seeds, self._crop)
+
+    @tf.autograph.experimental.do_not_convert
+    def crop(
+        self, images: tf.Tensor, image_ids: tf.Tensor, numbers: prng.Uniforms
+    ) -> tf.Tensor:
+        """Does what `geometric` does, by its `numbers`."""
+        return self._crop(check_images(images, 4), image_ids, numbers)
 
     @tf.autograph.experimental.do_not_convert
     def halvings(
-        self, height: tf.Tensor, width: tf.Tensor, seeds: tf.Tensor
+        self, height: tf.Tensor, width: tf.Tensor, numbers: prng.Uniforms
     ) -> tf.Tensor:
         """How often an image can be halved and still have its views' pixels.
 
-        The sides of the image are int32 [], the seeds of its views int32
-        [m, 2], and the result is 0 to 3, int32 [].
+        The sides of the image are int32 [], the `numbers` those of its views,
+        and the result is 0 to 3, int32 [].
         """
-        uniforms = _random_numbers(seeds, self._crop)
-        least = tf.reduce_min(self._crop.reduction(height, width, uniforms))
+        least = tf.reduce_min(self._crop.reduction(height, width, numbers))
         return tf.reduce_sum(tf.cast(least >= [2.0, 4.0, 8.0], tf.int32))
 
     @tf.autograph.experimental.do_not_convert
@@ -388,22 +400,28 @@ class OwnViews(declared.OwnViews, Crop):
         return (self._own,) if self.after_crop else ()
 
     @tf.autograph.experimental.do_not_convert
-    def geometric(
-        self, images: tf.Tensor, image_ids: tf.Tensor, seeds: tf.Tensor
+    def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Draws the random numbers of the crop, or of the whole view."""
+        if self.after_crop:
+            return super().numbers(seeds)
+        return _random_numbers(seeds, self._own)
+
+    @tf.autograph.experimental.do_not_convert
+    def crop(
+        self, images: tf.Tensor, image_ids: tf.Tensor, numbers: prng.Uniforms
     ) -> tf.Tensor:
         """Crops, or makes the whole view."""
         if self.after_crop:
-            return super().geometric(images, image_ids, seeds)
-        images = tf.gather(check_images(images, 4), image_ids)
-        return self._own(images, _random_numbers(seeds, self._own))
+            return super().crop(images, image_ids, numbers)
+        return self._own(tf.gather(check_images(images, 4), image_ids), numbers)
 
     @tf.autograph.experimental.do_not_convert
     def halvings(
-        self, height: tf.Tensor, width: tf.Tensor, seeds: tf.Tensor
+        self, height: tf.Tensor, width: tf.Tensor, numbers: prng.Uniforms
     ) -> tf.Tensor:
         """A whole image is never halved."""
         if self.after_crop:
-            return super().halvings(height, width, seeds)
+            return super().halvings(height, width, numbers)
         return tf.constant(0)
 
     def get_config(self) -> dict[str, Any]:
