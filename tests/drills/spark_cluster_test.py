@@ -36,6 +36,8 @@ _WORKERS = {"spark-w1": "10.38.0.2", "spark-w2": "10.38.0.3"}
 _MASTER = f"spark://{_HEAD}:7077"
 _IMAGES, _SHARD = 480, 20
 _SHARDS = _IMAGES // _SHARD
+# Images of a file when speed is measured.
+_MANY = 400
 # A host that is cut off is given up after this time.
 _TIMEOUT = "20s"
 _WITH_THIS_PROCESS = "setpriv", "--pdeathsig=KILL"
@@ -214,7 +216,24 @@ def data(tmp_path_factory):
     return folder
 
 
-def _start(cluster, data, output, format, *properties):
+def _embed(cluster, data, output, *flags, images="images", shard=_SHARD):
+    """Starts the command on the head."""
+    return cluster.on_head(
+        *(sys.executable, "-m", "tf_contrastive", "embed"),
+        f"--workdir={data}/run",
+        f"--input=folder:{data}/{images}",
+        "--split=train",
+        f"--shard_size={shard}",
+        f"--embedding_batch_size={shard}",
+        f"--output={data}/{output}",
+        *flags,
+        log="embed",
+        cwd=_ROOT,
+    )
+
+
+def _spark(*properties):
+    """The flags of `embed` for the cluster."""
     options = (
         f"spark.master={_MASTER}",
         f"spark.driver.host={_HEAD}",
@@ -224,19 +243,7 @@ def _start(cluster, data, output, format, *properties):
         "spark.executor.heartbeatInterval=2s",
         *properties,
     )
-    return cluster.on_head(
-        *(sys.executable, "-m", "tf_contrastive", "embed"),
-        f"--workdir={data}/run",
-        f"--input=folder:{data}/images",
-        "--split=train",
-        f"--shard_size={_SHARD}",
-        f"--embedding_batch_size={_SHARD}",
-        f"--output={data}/{output}/e.{format}",
-        "--runner=spark",
-        f"--spark_options={' '.join(options)}",
-        log="embed",
-        cwd=_ROOT,
-    )
+    return "--runner=spark", f"--spark_options={' '.join(options)}"
 
 
 def _finished(folder):
@@ -314,7 +321,8 @@ def test_files_equal_those_of_one_process(
 ):
     folder = data / happens.__name__
     generator = random.Random(f"{_SEED} {happens.__name__}")
-    process = _start(cluster, data, folder.name, format, *properties)
+    command = f"{folder.name}/e.{format}", *_spark(*properties)
+    process = _embed(cluster, data, *command)
     kill_at = generator.randint(1, _SHARDS // 2)
     while len(_finished(folder)) < kill_at:
         assert process.poll() is None, cluster._log("embed")
@@ -327,7 +335,7 @@ def test_files_equal_those_of_one_process(
     if status:
         assert len(_finished(folder)) < _SHARDS
         before = {p: p.stat().st_mtime_ns for p in _finished(folder)}
-        process = _start(cluster, data, folder.name, format, *properties)
+        process = _embed(cluster, data, *command)
         assert process.wait(timeout=400) == 0, cluster._log("embed")
         assert all(p.stat().st_mtime_ns == t for p, t in before.items())
         print(f"{len(before)} files were kept", end="; ")
@@ -343,3 +351,31 @@ def test_files_equal_those_of_one_process(
     assert sorted(os.listdir(folder)) == names
     for name in names:
         assert filecmp.cmp(one / name, folder / name, shallow=False), name
+
+
+def _rate(cluster, data, output, *flags):
+    """Images in a second between the first file and the last."""
+    process = _embed(
+        cluster, data, f"{output}/e.npz", *flags, images="many", shard=_MANY
+    )
+    assert process.wait(timeout=900) == 0, cluster._log("embed")
+    ends = sorted(p.stat().st_mtime for p in _finished(data / output))
+    assert len(ends) == _SHARDS
+    return (len(ends) - 1) * _MANY / (ends[-1] - ends[0])
+
+
+def test_throughput_is_seen_beside_that_of_one_process(cluster, data):
+    (data / "many").mkdir()
+    images = sorted((data / "images").iterdir())
+    for number in range(_MANY * _SHARDS):
+        path = data / "many" / f"{number:05}.png"
+        path.hardlink_to(images[number % len(images)])
+    one = _rate(cluster, data, "many-one")
+    two = _rate(cluster, data, "many-two", *_spark())
+    print(
+        f"{one:.0f} images/s by one process, {two:.0f} by two workers on"
+        f" {os.cpu_count()} cores: {two / one:.2f} times"
+    )
+    for name in os.listdir(data / "many-one"):
+        files = data / "many-one" / name, data / "many-two" / name
+        assert filecmp.cmp(*files, shallow=False), name
