@@ -111,7 +111,7 @@ _NUMBERS = {
         " linear_decay_epochs linear_trust_coefficient"
         " linear_optimizer_epsilon watch_every_seconds logistic_lowest_penalty"
         " logistic_highest_penalty seconds end_to_end_seconds serving_seconds"
-        " knn_temperature"
+        " knn_temperature peer_seconds"
     ),
     (0, 3.4e38): (
         "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"

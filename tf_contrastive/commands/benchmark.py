@@ -10,7 +10,7 @@ from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.errors import UserError, arg
 from tf_contrastive.lab.benchmarks.options import BENCHMARKS, Common
 
-_COMPARING = [name for name, kind in BENCHMARKS.items() if kind.compares]
+_COMPARING = [name for name, kind in BENCHMARKS.items() if kind().in_all()]
 
 
 def _benchmark_name(value: str) -> str | None:
@@ -47,11 +47,6 @@ class Benchmarking:
     output: str = option(
         "", "JSON file to write; empty: benchmark_<benchmark>.json"
     )
-
-    @property
-    def names(self) -> list[str]:
-        """The benchmarks to run."""
-        return _COMPARING if self.benchmark == "all" else [self.benchmark]
 
 
 # With a group of options for each benchmark.
@@ -92,6 +87,14 @@ class Benchmark(_Groups, Command):
                 values |= kind.quick_values
         return values
 
+    @property
+    def names(self) -> list[str]:
+        """The benchmarks to run."""
+        chosen = self.benchmarking.benchmark
+        if chosen != "all":
+            return [chosen]
+        return [name for name in BENCHMARKS if getattr(self, name).in_all()]
+
     def _check(self) -> None:
         chosen = self.benchmarking
         if bool(chosen.benchmark) == bool(chosen.compare):
@@ -102,7 +105,7 @@ class Benchmark(_Groups, Command):
             )
         for name in BENCHMARKS if chosen.benchmark else ():
             options = getattr(self, name)
-            if name in chosen.names:
+            if name in self.names:
                 allocations.check(options.allocations())
                 options.check()
             else:
@@ -132,17 +135,19 @@ def run(options: Benchmark) -> int:
     Returns:
       0, or 1 if an implementation differs from ours or runs out of memory.
     """
+    chosen = options.benchmarking
+    for name in options.names if chosen.benchmark else ():
+        getattr(options, name).check_machine()
     with terminal.without_start_lines():
         from tf_contrastive.lab.benchmarks import measure, ratios
 
-    chosen = options.benchmarking
     if chosen.compare:
         print(ratios.side_by_side(*chosen.compare.split(",")))
         return 0
     output = chosen.output or f"benchmark_{chosen.benchmark}.json"
     measure.check_output("output", output)
     reports = {}
-    for name in chosen.names:
+    for name in options.names:
         module = importlib.import_module(
             f"tf_contrastive.lab.benchmarks.{name}"
         )

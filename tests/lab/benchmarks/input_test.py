@@ -47,7 +47,7 @@ def test_alternatives_make_as_many_views():
 
 
 def test_large_views_are_made_from_files(tmp_path):
-    source = input._source(80, str(tmp_path))
+    source = input.source_of(input.images(80, str(tmp_path)))
     assert source.info.num_examples == 512
     case = input.Case("crop", 80, 4)
     (floor,) = input.implementations(case, only_ours=True).values()

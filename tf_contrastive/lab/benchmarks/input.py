@@ -10,7 +10,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,10 +74,10 @@ def run(common: Common, options: Input) -> measure.Report:
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
         for size in fields.read_counts(options.image_sizes):
-            source = _source(size, folder)
-            default = 512 if size <= CIFAR_STEM_MAX_SIDE else 64
+            source = source_of(images(size, folder))
+            batch_size = options.input_batch_size or default_batch_size(size)
             for policy in fields.split_list(options.policies):
-                case = Case(policy, size, options.input_batch_size or default)
+                case = Case(policy, size, batch_size)
                 makers = implementations(case, only_ours=common.only_ours)
                 terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")
                 rows += _measure(
@@ -93,8 +93,17 @@ def run(common: Common, options: Input) -> measure.Report:
     return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
-def _source(size: int, folder: str) -> datasets.Source:
-    """Photographs as files or, for small views, random tiles as arrays."""
+def default_batch_size(size: int) -> int:
+    """Returns the examples of a batch of views of that side."""
+    return 512 if size <= CIFAR_STEM_MAX_SIDE else 64
+
+
+def images(size: int, folder: str) -> str:
+    """Writes what views of a side are made from, and returns its path.
+
+    It is a folder of photographs as files or, for small views, an array of
+    random tiles of them.
+    """
     photographs = sklearn.datasets.load_sample_images()
     if size <= CIFAR_STEM_MAX_SIDE:
         generator = np.random.default_rng(0)
@@ -104,14 +113,23 @@ def _source(size: int, folder: str) -> datasets.Source:
             top = generator.integers(image.shape[0] - size + 1)
             left = generator.integers(image.shape[1] - size + 1)
             tiles.append(image[top : top + size, left : left + size])
-        return datasets.from_arrays(np.stack(tiles), np.arange(_ARRAYS) % 2)
+        path = os.path.join(folder, f"{size}.npy")
+        np.save(path, np.stack(tiles))
+        return path
     folder = os.path.join(folder, str(size))
     for label, name in enumerate(_PHOTOGRAPHS):
         os.makedirs(os.path.join(folder, str(label)))
         path = next(p for p in photographs.filenames if p.endswith(name))
         for i in range(_FILES // len(_PHOTOGRAPHS)):
             shutil.copy(path, os.path.join(folder, str(label), f"{i}.jpg"))
-    return datasets.source(f"folder:{folder}", "train")
+    return folder
+
+
+def source_of(path: str) -> datasets.Source:
+    """Reads what `images` writes."""
+    if path.endswith(".npy"):
+        return datasets.from_arrays(np.load(path), np.arange(_ARRAYS) % 2)
+    return datasets.source(f"folder:{path}", "train")
 
 
 def _measure(
@@ -134,14 +152,7 @@ def _measure(
             except ImportError:
                 notes[name] = "not installed"
                 continue
-            for _ in range(3):  # The first one, and prefetched ones.
-                next(batches)
-            count, start = 0, time.perf_counter()
-            while time.perf_counter() - start < seconds or count < 2:
-                next(batches)
-                count += 1
-            spent = time.perf_counter() - start
-            rates[name].append(count * case.batch_size / spent)
+            rates[name].append(case.batch_size * speed(batches, seconds))
             del batches
     medians = {n: statistics.median(r) for n, r in rates.items() if r}
     rows = []
@@ -158,6 +169,17 @@ def _measure(
             }
         )
     return rows
+
+
+def speed(batches: Iterator[Any], seconds: float) -> float:
+    """Returns the batches per second of a new iterator."""
+    for _ in range(3):  # The first one, and prefetched ones.
+        next(batches)
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds or count < 2:
+        next(batches)
+        count += 1
+    return count / (time.perf_counter() - start)
 
 
 # ---- Implementations ---------------------------------------------------------
@@ -181,10 +203,10 @@ def implementations(
     return makers if only_ours else makers | PEERS.get(case.policy, {})
 
 
-def _batches(
+def run_of(
     source: datasets.Source, case: Case, **options: Any
-) -> tf.data.Dataset:
-    """The batches that `pretrain` reads."""
+) -> train.PreparedRun:
+    """Returns a run that reads these views."""
     values = {
         "augmentation": case.policy,
         "image_size": case.image_size,
@@ -199,12 +221,18 @@ def _batches(
     }
     if case.image_size <= CIFAR_STEM_MAX_SIDE:
         values.update(blur=False, color_jitter_strength=0.5)
-    run = train.prepare(
+    return train.prepare(
         fields.replace(Pretrain(), **values),
         tf.distribute.get_strategy(),
         splits=train.Splits(source),
     )
-    return run.batches()
+
+
+def _batches(
+    source: datasets.Source, case: Case, **options: Any
+) -> tf.data.Dataset:
+    """The batches that `pretrain` reads."""
+    return run_of(source, case, **options).batches()
 
 
 def _augmented(

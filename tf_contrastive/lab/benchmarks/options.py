@@ -16,16 +16,35 @@ from tf_contrastive.config.encoder import ResNet
 from tf_contrastive.config.fields import (
     group,
     list_of,
+    matching,
     numbers,
     option,
     positive_integers,
     read_counts,
+    replace,
     shell_words,
+    split_list,
 )
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import PRECISIONS, check_divisible
 from tf_contrastive.config.views import POLICIES, augmentation_name
+from tf_contrastive.lab.benchmarks import peer_process
+
+# A run with a step that PyTorch does, too: one bias more, a decay of all
+# weights, and nothing besides encoder, projection and loss.
+_PEER_FLAGS = (
+    "--loss=ntxent",
+    "--temperature=0.5",
+    "--projection_options=bias=true",
+    "--optimizer=sgd",
+    "--optimizer_options=decay_all=true,momentum_style=pytorch",
+    "--weight_decay=1e-4",
+    "--learning_rate=0.01",
+    "--standardize=none",
+    "--noprobe",
+    "--workdir=none",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +70,15 @@ class Benchmark:
 
     Attributes:
       name: also of the module with its `run`.
-      compares: whether it has ratios to alternatives, which "all" shows.
       quick_values: options of `--quick`, where they are not set.
     """
 
     name: ClassVar[str]
-    compares: ClassVar[bool] = True
     quick_values: ClassVar[Mapping[str, Any]] = {}
+
+    def in_all(self) -> bool:
+        """Whether it has ratios to alternatives, which "all" shows."""
+        return True
 
     def allocations(self) -> Iterable[Allocation]:
         """Returns what must fit into memory."""
@@ -65,6 +86,9 @@ class Benchmark:
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
+
+    def check_machine(self) -> None:
+        """Raises `UserError` if this machine lacks what it needs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,19 +280,99 @@ class Serving(Benchmark):
 
 
 @dataclasses.dataclass(frozen=True)
+class Peer(Benchmark):
+    """The step and the input beside lightly, on CPUs."""
+
+    name = "peer"
+    quick_values: ClassVar = {
+        "peer_precisions": "float32",
+        "peer_image_sizes": "224",
+        "peer_seconds": 0.5,
+    }
+
+    peer_python: str = option(
+        "",
+        "Python with torch, torchvision and lightly, which is measured in turns"
+        " with ours; all: with it, this benchmark is one of them",
+    )
+    peer_tasks: str = option(
+        "step,input", "comma-separated tasks", check=list_of(("step", "input"))
+    )
+    peer_steps: str = option(
+        "resnet18:32:64",
+        "comma-separated training steps, as NETWORK:SIDE:IMAGES, with two views"
+        " of each image",
+        check=matching(
+            r"(resnet(18|34|50|101|152):([89]|[1-9]\d{1,3})"
+            r":([2-9]|[1-9]\d{1,5})(,(?=.)|$))+",
+            "NETWORK:SIDE:IMAGES, as in resnet18:32:64,resnet50:224:16, with a"
+            " ResNet that torchvision has, at least 8 pixels and 2 images",
+        ),
+    )
+    peer_precisions: str = option(
+        "float32,mixed_bfloat16",
+        "comma-separated precisions of the steps",
+        check=list_of(("float32", "mixed_bfloat16")),
+    )
+    peer_compile: bool = option(
+        False,
+        "try torch.compile for the steps of lightly, too: it takes minutes, and"
+        " a C++ compiler",
+    )
+    peer_image_sizes: str = option(
+        "224,32",
+        "comma-separated sides of the input's views in pixels; above 64 the"
+        " images are JPEG files, else arrays",
+        check=positive_integers("224,32"),
+    )
+    peer_seconds: float = option(
+        3.0, "length of one of the --repeats of the input", above=0
+    )
+
+    def in_all(self) -> bool:
+        """It needs an interpreter."""
+        return bool(self.peer_python)
+
+    def steps(self) -> list[Pretrain]:
+        """Returns the runs whose steps are measured: what lightly does, too."""
+        runs = []
+        for step in split_list(self.peer_steps):
+            network, side, images = step.split(":")
+            words = [
+                f"--encoder={network}",
+                f"--image_size={side}",
+                f"--batch_size={images}",
+                *_PEER_FLAGS,
+            ]
+            run = flags.parse(Pretrain, words)
+            runs += [
+                replace(run, precision=precision)
+                for precision in split_list(self.peer_precisions)
+            ]
+        return runs
+
+    def check_machine(self) -> None:
+        """Checks the interpreter."""
+        peer_process.interpreter(self.peer_python)
+
+
+@dataclasses.dataclass(frozen=True)
 class Views(Benchmark):
     """A contact sheet."""
 
     name = "views"
-    compares = False
 
     plot: str = option("views.png", "PNG file to write")
     sheet_size: int = option(96, "side of a view on it in pixels", minimum=8)
+
+    def in_all(self) -> bool:
+        """It is a picture."""
+        return False
 
 
 # The step is the first of "all", since the CPU is split into virtual devices
 # before it is used.
 BENCHMARKS: dict[str, type[Benchmark]] = {
     declared.name: declared
-    for declared in (Step, Loss, Input, Evaluation, Serving, Views)
+    for declared in (Step, Loss, Input, Evaluation, Serving, Peer, Views)
 }
