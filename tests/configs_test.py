@@ -82,7 +82,10 @@ _AUTHORS = recipes.data()
 _OWN = {
     "quickstart",
     "cross_entropy_cifar10_cpu",
+    "dcl_cifar10_cpu",
     "supcon_cifar10_cpu",
+    "supcon_joint_cifar10_cpu",
+    "supcon_partly_cpu",
     "supcon_vit_cifar10_cpu",
 }
 
