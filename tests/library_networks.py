@@ -21,12 +21,15 @@ def keras_network(network, **arguments):
     """A network of Keras with weights and statistics that it might have."""
     make = getattr(tf.keras.applications, network)
     arguments = {"include_top": False, "weights": None, **arguments}
-    return trained(make(**arguments))
+    return trained(make(**arguments), preprocess_of(network))
 
 
-def trained(model):
-    """Gives a network's weights and statistics other values than the first."""
-    rng = np.random.default_rng(0)
+def trained(model, preprocess=lambda x: x):
+    """Gives a network other weights, and statistics of random images.
+
+    With others, features would hardly depend on the images.
+    """
+    rng, normalizations = np.random.default_rng(0), []
     for layer in model.submodules:
         if isinstance(layer, tf.keras.layers.Normalization) and layer.weights:
             # As Keras' weights of EfficientNet have them.
@@ -36,6 +39,15 @@ def trained(model):
             layer.set_weights(
                 [w + 0.2 * rng.random(w.shape) for w in layer.get_weights()]
             )
+            layer.momentum = 0.0
+            normalizations.append(layer)
+    side = model.input_shape[1] or SIDE
+    prepared = preprocess(np.concatenate([images(side), images(side) / 2]))
+    model(prepared, training=True)
+    for layer in normalizations:
+        # Channels that hardly vary would multiply errors of rounding.
+        variance = layer.moving_variance.numpy()
+        layer.moving_variance.assign(variance + 0.4 * variance.mean())
     return model
 
 
