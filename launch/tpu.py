@@ -36,15 +36,20 @@ RECIPE = "simclr_imagenet"
 # Of a core, in that recipe: 4096 on 128 cores.
 IMAGES = 32
 TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v6e": "v6e:2x2"}
-ENCODERS = [(f"resnet{n}", width) for width in (1, 2) for n in (50, 101, 200)]
+ENCODERS = [
+    *((f"resnet{n}", width) for width in (1, 2) for n in (50, 101, 200)),
+    ("vit_s16", 1),
+]
+# MoCo v3's optimizer of transformers, instead of the recipe's LARS.
+_OF_VIT = {"optimizer": "adamw", "learning_rate": 1.5e-4, "weight_decay": 0.1}
 _INTRODUCTION = """\
 # Memory and work of a training step on TPUs
 
 What the TPU's own compiler says of SimCLR's training step
-(`configs/simclr_imagenet.flags`): 224 pixels, {images} images of two views per
-core, mixed_bfloat16, colours changed on the device. No TPU was used, and
-nothing was measured. `python launch/tpu.py` writes this page; the guide
-[ImageNet on a TPU](guide/imagenet_tpu.md) compiles a run of your own.
+(`configs/simclr_imagenet.flags`; transformers with AdamW): 224 pixels, {images}
+images of two views per core, mixed_bfloat16, colours changed on the device. No TPU
+was used, and nothing was measured. `python launch/tpu.py` writes this page; the
+guide [ImageNet on a TPU](guide/imagenet_tpu.md) compiles a run of your own.
 
 Each program is that of one core, without collectives: on several cores the loss
 compares more images, and batch normalization and gradients are summed over the
@@ -56,7 +61,7 @@ bytes per second; images per second follow from the longer of them. The largest
 batch is a multiple of 8 that fits without recomputation: larger ones do not
 fit, or only because the compiler computes activations twice.
 
-The rows were compiled with the stem's earlier max-pool, now
+The rows of ResNets were compiled with the stem's earlier max-pool, now
 `--encoder_options=pool_padding=symmetric`; the default pads less, which saves
 2.4 of ResNet-50's 68.6 million cycles.
 """
@@ -167,6 +172,8 @@ def _write_rows(encoder: str, width: int, names: list[str]) -> None:
     run = fields.replace(
         _parse(RECIPE), encoder=encoder, width=float(width), batch_size=IMAGES
     )
+    if encoder.startswith("vit"):
+        run = fields.replace(run, **_OF_VIT)
     run, _ = compilation.prepare(run, 1)
     programs = None
     for name in names:
