@@ -47,9 +47,9 @@ _INTRODUCTION = """\
 
 What the TPU's own compiler says of SimCLR's training step
 (`configs/simclr_imagenet.flags`; transformers with AdamW): 224 pixels, {images}
-images of two views per core, mixed_bfloat16, colours changed on the device. No TPU
-was used, and nothing was measured. `python launch/tpu.py` writes this page; the
-guide [ImageNet on a TPU](guide/imagenet_tpu.md) compiles a run of your own.
+images of two views per core, mixed_bfloat16, colours changed on the device. No
+TPU was used, and nothing was measured. `python launch/tpu.py` writes this page;
+the guide [ImageNet on a TPU](guide/imagenet_tpu.md) compiles a run of your own.
 
 Each program is that of one core, without collectives: on several cores the loss
 compares more images, and batch normalization and gradients are summed over the
