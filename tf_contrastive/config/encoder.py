@@ -602,7 +602,7 @@ class Encoder(_Choice):
 
 def names_weights(init_from: str) -> bool:
     """Whether initial weights are named that are no run and no export."""
-    return init_from == IMAGENET or init_from.endswith(_WEIGHT_FILES)
+    return init_from == IMAGENET or init_from.lower().endswith(_WEIGHT_FILES)
 
 
 def _expected(chosen: EncoderDeclaration) -> str:

@@ -24,7 +24,8 @@ from tf_contrastive.encoders.published.tables import (
 
 _READ = (
     "read are ResNets of google-research's SimCLR and SupCon, and of PyTorch"
-    " with the names of torchvision or SupContrast"
+    " with the names of torchvision or SupContrast, and (as `init_from` of"
+    " keras:NAME) files .h5 and .keras of Keras"
 )
 _STEMS = {7: "imagenet", 3: "cifar"}
 _SIDES = {"imagenet": 224, "cifar": 32}
