@@ -182,11 +182,11 @@ def test_a_file_may_expect_other_images(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["w.h5", "w.weights.h5"])
 @pytest.mark.parametrize(
-    "network,kind,arguments",
+    "file,network,kind,arguments",
     [
         (
+            "w.weights.h5",
             "csp_darknet_tiny",
             "CSPDarkNetBackbone",
             {
@@ -195,6 +195,7 @@ def test_a_file_may_expect_other_images(tmp_path):
             },
         ),
         (
+            "w.h5",
             "resnet18",
             "ResNetBackbone",
             {
@@ -207,7 +208,7 @@ def test_a_file_may_expect_other_images(tmp_path):
     ],
 )
 def test_features_equal_those_of_keras_cv(
-    network, kind, arguments, file, tmp_path
+    file, network, kind, arguments, tmp_path
 ):
     import keras_cv
 
