@@ -1,5 +1,6 @@
 """`serve` as its clients see it, from another process."""
 
+import asyncio
 import base64
 import concurrent.futures
 import contextlib
@@ -22,6 +23,7 @@ from served import SIZE
 
 from tf_contrastive import errors, exporting, serving
 from tf_contrastive.config.serving import Batching, Limits, Serving
+from tf_contrastive.serving import server as server_module
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MODEL = "/v1/models/encoder"
@@ -470,6 +472,28 @@ def test_slow_clients_are_disconnected(limited):
     for connection in others:
         connection.close()
     served.wait_until(lambda: limited.ask("GET", "/healthz")[0] == 200)
+
+
+def test_parts_of_an_answer_are_sent_at_once():
+    """Head and body are two: the body would wait 40 ms for the client."""
+
+    async def is_set():
+        found = asyncio.get_running_loop().create_future()
+
+        def connected(_, writer):
+            accepted = writer.get_extra_info("socket")
+            found.set_result(
+                accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            )
+            writer.close()
+
+        listener = server_module._listen("127.0.0.1", 0)
+        async with await asyncio.start_server(connected, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.close()
+            return await found
+
+    assert asyncio.run(is_set())
 
 
 @pytest.mark.slow
