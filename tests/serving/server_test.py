@@ -497,12 +497,15 @@ def test_parts_of_an_answer_are_sent_at_once():
 
 
 @pytest.mark.slow
-def test_sigterm_ends_it_after_the_requests_at_hand(other):
+def test_sigterm_ends_it_after_the_requests_at_hand(other, steps):
     with served.server(f"{other}/00000123", "--batch_threads=1") as running:
         assert "version 123 of " in running.first_line
         running.predict(_slow(1))
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            asked = [pool.submit(running.predict, _slow(100)) for _ in range(3)]
+            asked = [
+                pool.submit(running.predict, _slow(steps // 3))
+                for _ in range(3)
+            ]
             active = "tf_contrastive_serve_requests_active"
             served.wait_until(lambda: running.metrics()[active] == 3)
             status, stderr = running.stop(signal.SIGTERM)
