@@ -160,7 +160,7 @@ def is_native_file(contents: bytes) -> bool:
     """
     is_usual = contents.startswith(_PNG) or (
         contents.startswith(_JPEG)
-        and int(tf.io.extract_jpeg_shape(contents)[2]) < 4
+        and tf.io.extract_jpeg_shape(contents).numpy()[2] < 4
     )
     return is_usual or bool(is_native(contents))
 

@@ -265,6 +265,7 @@ def tfrecord(
         examine = record_features.reader(chosen, reading)
         found = verified_files.read_records(
             paths,
+            counts,
             lambda file: read(file).map(examine),
             reading.max_image_pixels,
             f"{listing.place} {chosen.image} {chosen.label}"
@@ -282,11 +283,6 @@ def tfrecord(
             f"{name}: {record}: it is damaged, or not a TFRecord of image and"
             " label; write it again"
         ) from error
-    if len(found.labels) != len(places):
-        raise errors.UserError(
-            f"{name}: {len(found.labels):,} of {len(places):,} records are"
-            " read: its files have changed, or are damaged: copy them again"
-        )
     labels = record_features.check(name, chosen, found.labels, places, reading)
     if not found.readable.any():
         record_features.check_encoded(name, chosen, first)

@@ -32,6 +32,9 @@ _MAX_IMAGE = 1 << 30
 _THREADS = 64
 # TFRecord files read at a time, and images between two looks at the clock.
 _FILES_AT_A_TIME, _BATCH = 16, 256
+# Images that Python is called with. (TensorFlow 2.15 on Python 3.11 loses 16
+# bytes for each of its tensors that Python has seen.)
+_AT_A_TIME = 4
 _LOG_SECONDS = 10
 # What is found of an image: the numbers of `decoding.Verified`, its digest and
 # its label or 0; of a file that is inspected, its records and its compression.
@@ -64,6 +67,9 @@ class _Known(NamedTuple):
 
     def select(self, files: np.ndarray) -> "_Known":
         """Returns some of the files, int [m] or bool [n]."""
+        everything = np.arange(len(self.keys))
+        if np.array_equal(everything[files], everything):
+            return self  # Copies of all rows would take as much again.
         counts = self.counts[files]
         starts = (np.cumsum(self.counts) - self.counts)[files]
         before = np.cumsum(counts) - counts
@@ -74,6 +80,10 @@ class _Known(NamedTuple):
 
     def joined(self, other: "_Known") -> "_Known":
         """Returns these files and others."""
+        if not len(other.keys):
+            return self
+        if not len(self.keys):
+            return other
         pairs = zip(self, other, strict=True)
         return _Known(*map(np.concatenate, pairs))
 
@@ -95,7 +105,7 @@ def read_sizes(
       verify_all: whether to verify files that are known, too.
     """
 
-    def verify(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def verify(files: Sequence[str], counts: np.ndarray) -> np.ndarray:
         records = (
             Names.of(files)
             .dataset()
@@ -110,14 +120,16 @@ def read_sizes(
         )
         what = f"of {len(files):,} image files"
         check = functools.partial(_check, _read, max_pixels, upright)
-        return _verified(records, check, len(files), what)
+        return _verified(records, check, counts, what)
 
     store = _store(place, max_pixels, upright)
-    return _found(_remembered(paths, store, verify, verify_all, _ROW))
+    each = np.ones([len(paths)], np.int64)
+    return _found(_remembered(paths, each, store, verify, verify_all, _ROW))
 
 
 def read_records(
     paths: list[str],
+    counts: np.ndarray,
     read: Callable[[tf.Tensor], tf.data.Dataset],
     max_pixels: int,
     place: str,
@@ -127,13 +139,17 @@ def read_records(
 
     Args:
       paths: of the files.
+      counts: of their records, int64 [n].
       read: path, string [] -> records of `image` and, if they have one,
         `label`.
       place: the pattern that the files match, and how they are parsed.
       max_pixels, verify_all: as of `read_sizes`.
+
+    Raises:
+      UserError: for files of other numbers of records.
     """
 
-    def verify(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def verify(files: Sequence[str], counts: np.ndarray) -> np.ndarray:
         def of_file(number: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
             about = {"label": tf.zeros([], tf.int64)}
             return read(file).map(lambda r: about | r | {"file": number})
@@ -149,10 +165,10 @@ def read_records(
         )
         what = f"images of {len(files):,} TFRecord files"
         check = functools.partial(_check, bytes, max_pixels, False)
-        return _verified(records, check, len(files), what)
+        return _verified(records, check, counts, what)
 
     store = _store(place, max_pixels, "records")
-    return _found(_remembered(paths, store, verify, verify_all, _ROW))
+    return _found(_remembered(paths, counts, store, verify, verify_all, _ROW))
 
 
 def inspect_records(
@@ -173,17 +189,19 @@ def inspect_records(
         except record_files.ForeignFileError:
             return 0, len(_COMPRESSIONS)
 
-    def verify(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def verify(files: Sequence[str], counts: np.ndarray) -> np.ndarray:
+        del counts
         threads = _THREADS if "://" in files[0] else _FILES_AT_A_TIME
         what = f"lengths of {len(files):,} TFRecord files"
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
             found = [*_logged(pool.map(inspect, files), what)]
-        return np.ones([len(files)], np.int64), np.array(found, _CONTENTS)
+        return np.array(found, _CONTENTS)
 
     # Nobody can set the time of the status: a wrong length ends the process.
     store = _store(place, "contents")
+    each = np.ones([len(paths)], np.int64)
     found = _remembered(
-        paths, store, verify, verify_all, _CONTENTS, "st_ctime_ns"
+        paths, each, store, verify, verify_all, _CONTENTS, "st_ctime_ns"
     )
     return [
         record_files.Contents(records, _COMPRESSIONS[kind])
@@ -249,38 +267,52 @@ def digest(contents: bytes) -> int:
 def _verified(
     records: tf.data.Dataset,
     check: Callable[[bytes], np.ndarray],
-    files: int,
+    counts: np.ndarray,
     what: str,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what is found: images of each file, and their rows; in parallel.
+) -> np.ndarray:
+    """Returns the rows of file after file; verifies in parallel.
 
     Args:
       records: `image`, `label`, and `file`, the number of its file.
       check: `image` -> int64 [6]; see `_check`.
-      files: their number.
+      counts: of the rows of each file, int64 [n].
       what: describes all images.
     """
 
-    def row_of(record: Record) -> tuple[tf.Tensor, tf.Tensor]:
-        found = tf.numpy_function(check, [record["image"]], tf.int64)
-        found.set_shape([len(_ROW.names or ()) - 1])
-        return record["file"], tf.concat([found, [record["label"]]], 0)
+    def check_some(images: np.ndarray) -> np.ndarray:
+        return np.stack([check(image) for image in images])
 
-    batches = records.map(row_of, tf.data.AUTOTUNE, deterministic=True)
-    numbers, rows = [np.zeros([0], np.int32)], [np.zeros([0], _ROW)]
-    for number, found in _logged(
-        batches.batch(_BATCH).as_numpy_iterator(), what, _BATCH
-    ):
-        part = np.empty([len(found)], _ROW)
+    def rows_of(some: Record) -> tuple[tf.Tensor, tf.Tensor]:
+        found = tf.numpy_function(check_some, [some["image"]], tf.int64)
+        found.set_shape([None, len(_ROW.names or ()) - 1])
+        return some["file"], tf.concat([found, some["label"][:, None]], 1)
+
+    batches = (
+        records.batch(_AT_A_TIME)
+        .map(rows_of, tf.data.AUTOTUNE, deterministic=True)
+        .rebatch(_BATCH)
+    )
+    rows = np.zeros([counts.sum()], _ROW)
+    ends = np.cumsum(counts)
+    places = ends - counts  # Of the next row of each file.
+    for file, found in _logged(batches.as_numpy_iterator(), what, _BATCH):
+        # Files are read in turn. The rows of one follow each other.
+        order = np.argsort(file, kind="stable")
+        file, found = file[order], found[order]
+        place = (
+            places[file] + np.arange(len(file)) - np.searchsorted(file, file)
+        )
+        if (place >= ends[file]).any():
+            break
         for column, values in zip(_ROW.names or (), found.T, strict=True):
-            part[column] = values
-        numbers.append(number.astype(np.int32))
-        rows.append(part)
-    number, row = np.concatenate(numbers), np.concatenate(rows)
-    counts = np.bincount(number, minlength=files)
-    if (np.diff(number) < 0).any():  # Files are read in turn.
-        row = row[np.argsort(number, kind="stable")]
-    return counts, row
+            rows[column][place] = values
+        np.add.at(places, file, 1)
+    else:
+        if np.array_equal(places, ends):
+            return rows
+    raise errors.UserError(
+        f"{what}: they have changed since they were counted: repeat the command"
+    )
 
 
 def _logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
@@ -304,8 +336,9 @@ def _found(rows: np.ndarray) -> decoding.Found:
 
 def _remembered(
     paths: Sequence[str],
+    counts: np.ndarray,
     store: str,
-    verify: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
+    verify: Callable[[Sequence[str], np.ndarray], np.ndarray],
     verify_all: bool,
     form: np.dtype,
     time_of: str = "st_mtime_ns",
@@ -314,8 +347,9 @@ def _remembered(
 
     Args:
       paths: of the files.
+      counts: of their rows, int64 [n].
       store: where what is known of them is.
-      verify: some of the paths -> rows of each file, and all their rows.
+      verify: some of the paths, and their counts -> all their rows.
       verify_all: whether to verify known files, too.
       form: of a row; the first number is 0 in rows that are not remembered.
       time_of: the local file's time that must not have changed.
@@ -328,17 +362,20 @@ def _remembered(
     keys = np.fromiter(map(_key, paths), np.int64, len(paths))
     stats = _stats(paths, time_of)
     # Where the files are among those that are known.
-    places = np.searchsorted(known.keys, keys)
+    places = np.zeros([len(paths)], np.int64)
     is_known = np.zeros([len(paths)], bool)
     if len(known.keys) and not verify_all:
-        places = np.minimum(places, len(known.keys) - 1)
+        order = np.argsort(known.keys)
+        places = np.searchsorted(known.keys, keys, sorter=order)
+        places = order[np.minimum(places, len(order) - 1)]
         is_known = (known.keys[places] == keys) & (stats[:, 0] >= 0)
         is_known &= (known.stats[places] == stats).all(axis=1)
+        is_known &= known.counts[places] == counts
     if is_known.all():
         return known.select(places).rows
     unknown = np.flatnonzero(~is_known)
-    names = Names.of(paths).take(unknown)
-    new = _Known(keys[unknown], stats[unknown], *verify(names))
+    rows = verify(Names.of(paths).take(unknown), counts[unknown])
+    new = _Known(keys[unknown], stats[unknown], counts[unknown], rows)
     found = known.select(places[is_known]).joined(new)
     order = np.argsort(np.concatenate([np.flatnonzero(is_known), unknown]))
     found = found.select(order)
@@ -420,8 +457,7 @@ def _load(store: str, form: np.dtype) -> _Known:
 
 
 def _save(store: str, known: _Known) -> None:
-    """Writes what is known, by its keys in order, if that is possible."""
-    known = known.select(np.argsort(known.keys))
+    """Writes what is known, if that is possible."""
     with (
         contextlib.suppress(errors.UserError),
         files.replacing(store) as unfinished,
