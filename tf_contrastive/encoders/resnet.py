@@ -45,7 +45,8 @@ class Conv2D(tf.keras.layers.Conv2D):
 @tf.custom_gradient
 def _convolve(images: tf.Tensor, kernel: tf.Tensor) -> Any:
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        rotated = tf.transpose(kernel[::-1, ::-1], [0, 1, 3, 2])
+        # (A slice of negative steps takes ten times as long.)
+        rotated = tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
         by_kernel = tf.raw_ops.Conv2DBackpropFilter(
             input=images,
             filter_sizes=tf.shape(kernel),
