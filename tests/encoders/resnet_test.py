@@ -247,6 +247,41 @@ def test_values_and_gradients_equal_those_of_keras(options, jit):
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("side", [1, 3, (5, 3)], ids=str)
+@pytest.mark.parametrize("filters", [5, 300])
+@pytest.mark.parametrize("shape", [[3, 4, 2, 260], [3, None, None, 260]])
+def test_gradients_in_half_precision(side, filters, shape):
+    options = {"padding": "same", "use_bias": False}
+    x, upstream = (
+        tf.random.stateless_normal([3, 4, 2, channels], [seed, 0])
+        for seed, channels in enumerate((260, filters))
+    )
+    results = []
+    for layer, dtype in (
+        (Conv2D(filters, side, dtype="mixed_bfloat16", **options), tf.bfloat16),
+        (
+            tf.keras.layers.Conv2D(filters, side, dtype="float64", **options),
+            tf.float64,
+        ),
+    ):
+        layer.build(x.shape)
+        initial = tf.random.stateless_normal(layer.kernel.shape, [2, 0])
+        layer.set_weights([tf.cast(initial, layer.dtype)])
+
+        @tf.function(input_signature=[tf.TensorSpec(shape, dtype)])
+        def gradients(x, layer=layer):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x)
+            upstreams = tf.cast(upstream, y.dtype)
+            return tape.gradient(y, [x, layer.kernel], upstreams)
+
+        results.append(gradients(tf.cast(x, dtype)))
+    for mine, expected in zip(*results, strict=True):
+        error = np.abs(np.asarray(mine, np.float64) - expected).max()
+        assert error < np.abs(expected).max() / 100  # 8 bits.
+
+
 def test_it_is_saved_and_loaded_as_a_layer(tmp_path):
     model = tf.keras.Sequential([Conv2D(2, 3, padding="same")])
     model.build([None, 8, 8, 3])
