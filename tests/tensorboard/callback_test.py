@@ -241,7 +241,7 @@ def test_views_are_below_their_images(server, runs):
         assert distance.min() <= 1, place
 
 
-def test_histograms_are_written_at_start_and_each_epoch(server, runs):
+def test_histograms_are_written_after_a_step_and_each_epoch(server, runs):
     tags = server.get("plugin/histograms/tags")["a/events"]
     assert set(tags) == {
         "similarity/positives",
@@ -253,7 +253,7 @@ def test_histograms_are_written_at_start_and_each_epoch(server, runs):
             "plugin/histograms/histograms", run="a/events", tag=tag
         )
         steps = [step for _, step, _ in found]
-        assert steps == [0, _STEPS, 2 * _STEPS], tag
+        assert steps == [1, _STEPS, 2 * _STEPS], tag
         if tag == "similarity/feature_norms":
             for _, _, buckets in found:
                 assert sum(count for *_, count in buckets) == 128
@@ -261,7 +261,7 @@ def test_histograms_are_written_at_start_and_each_epoch(server, runs):
             (_, _, first), *_, (_, _, last) = found
             assert first != last
     ranks = _points(server, "a/events", scalars.FEATURE_RANK)
-    assert list(ranks) == [0, _STEPS, 2 * _STEPS]
+    assert list(ranks) == [1, _STEPS, 2 * _STEPS]
     assert all(1 < rank < 64 for rank in ranks.values())
 
 

@@ -29,10 +29,10 @@ class TensorBoard(tf.keras.callbacks.Callback):
       schedules: tag -> learning rate as a function of the step.
       references: metric -> value to read its curve by: that of an encoder that
         distinguishes nothing, or the end of the healthy range.
-      first_summaries: called before the first step, with the default writer.
+      first_summaries: called after the first step, with the default writer.
       histograms: measures histograms, if there are any.
-      histograms_every_epochs: epochs between two histograms; the start and the
-        end of the run have one, too.
+      histograms_every_epochs: epochs between two histograms; the first step and
+        the end of the run have one, too.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._every_epochs = histograms_every_epochs
         self._writer: tf.summary.SummaryWriter = None
         self._last_written = 0
+        self._is_new = False
         # The epoch's running means at the last point, and over how many steps.
         self._epoch_steps = 0
         self._epoch_means: dict[str, float] = {}
@@ -71,25 +72,34 @@ class TensorBoard(tf.keras.callbacks.Callback):
         return self._histogram_seconds
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Starts the clock; writes what is known before the first step."""
+        """Starts the clock."""
         # Made here: a run that has nothing left to train writes no events.
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._logdir)
         self._throughput = Throughput(self.model, self.histogram_seconds)
-        step = self._last_written = self._step()
-        if step == 0:
-            with self._writer.as_default(step=0):
-                for write in self._first_summaries:
-                    write()
-            self._write_scalars(step, self._references)
-            self._write_histograms(step)
-            self._writer.flush()
+        self._last_written = self._step()
+        self._is_new = self._last_written == 0
+
+    def _write_first(self) -> None:
+        """Writes what is known at the start, and the first histograms.
+
+        After the first step, so that it does not wait for them.
+        """
+        self._is_new = False
+        with self._writer.as_default(step=0):
+            for write in self._first_summaries:
+                write()
+        self._write_scalars(0, self._references)
+        self._write_histograms(self._step())
+        self._writer.flush()
 
     def _step(self) -> int:
         return int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Writes a point if one is due."""
+        if self._is_new:
+            self._write_first()
         step = self._step()
         every = self._every_steps
         is_due = step // every > self._last_written // every
