@@ -1,4 +1,4 @@
-"""The step and the input beside lightly, whose interpreter is a fake one."""
+"""Step, input and kNN beside lightly, whose interpreter is a fake one."""
 
 import collections
 import json
@@ -36,7 +36,7 @@ def turn():
         file.write("lightly ")
     return 50.0
 
-peer_program.TASKS = dict.fromkeys(("step", "views"), task)
+peer_program.TASKS = dict.fromkeys(("step", "views", "knn"), task)
 del sys.argv[0]
 peer_program.main()
 """
@@ -121,6 +121,8 @@ def test_an_interpreter_that_cannot_be_used_is_one_line(
         ("peer --peer_steps=resnet18:32:4,", "--peer_steps=resnet18:32:4,"),
         ("peer --peer_steps=resnet18:7:2", "8 pixels"),
         ("peer --peer_steps=resnet18:8:1", "2 images"),
+        ("peer --peer_tasks=step,vote", "--peer_tasks=step,vote"),
+        ("peer --peer_embeddings=10:5", "50000:10000:2048"),
     ],
 )
 def test_options_are_checked(words, named, monkeypatch, capsys):
@@ -223,6 +225,7 @@ def test_both_have_the_same_work(benchmark, python, tmp_path):
     about = dict(settings="", parameters={weights}, loss=loss)"""
     words = [
         python(start),
+        "--peer_tasks=step,input",
         "--peer_steps=resnet18:8:2",
         "--peer_precisions=mixed_bfloat16",
         "--peer_image_sizes=16",
@@ -246,3 +249,27 @@ def test_both_have_the_same_work(benchmark, python, tmp_path):
         "batch_size": 512,
         "seconds": 0.01,
     }
+
+
+def test_both_classify_equally(benchmark, python, tmp_path):
+    start = """import numpy as np
+    x = np.load(case["path"])
+    unit = [v / np.linalg.norm(v, axis=1, keepdims=True)
+            for v in (x["queries"], x["bank"])]
+    cosines = unit[0] @ unit[1].T
+    correct = []
+    for row, label in zip(cosines, x["classes"]):
+        near = np.argsort(-row)[:case["neighbors"]]
+        votes = np.bincount(x["labels"][near], np.exp(row[near] / 0.1))
+        correct.append(votes.argmax() == label)
+    about = dict(settings="", correct=float(np.mean(correct)))"""
+    words = ["--peer_tasks=knn", "--repeats=2"]
+    size = "--peer_embeddings=600:150:12"
+    status, report = benchmark("peer", python(start), size, *words)
+    assert [row["note"] for row in report["results"]] == ["", ""]
+    assert status == 0
+    case = json.loads((tmp_path / "case.json").read_text())
+    assert (case["neighbors"], case["temperature"]) == (200, 0.1)
+    wrong = start.replace("/ 0.1", "* 0")
+    status, report = benchmark("peer", python(wrong), size, *words)
+    assert status == 1 and "correct (ours" in report["results"][-1]["note"]

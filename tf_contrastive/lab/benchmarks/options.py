@@ -281,13 +281,14 @@ class Serving(Benchmark):
 
 @dataclasses.dataclass(frozen=True)
 class Peer(Benchmark):
-    """The step and the input beside lightly, on CPUs."""
+    """The step, the input and kNN beside lightly, on CPUs."""
 
     name = "peer"
     quick_values: ClassVar = {
         "peer_precisions": "float32",
         "peer_image_sizes": "224",
         "peer_seconds": 0.5,
+        "peer_embeddings": "20000:2000:2048",
     }
 
     peer_python: str = option(
@@ -296,7 +297,9 @@ class Peer(Benchmark):
         " with ours; all: with it, this benchmark is one of them",
     )
     peer_tasks: str = option(
-        "step,input", "comma-separated tasks", check=list_of(("step", "input"))
+        "step,input,knn",
+        "comma-separated tasks",
+        check=list_of(("step", "input", "knn")),
     )
     peer_steps: str = option(
         "resnet18:32:64",
@@ -328,6 +331,27 @@ class Peer(Benchmark):
     peer_seconds: float = option(
         3.0, "length of one of the --repeats of the input", above=0
     )
+    peer_embeddings: str = option(
+        "50000:10000:2048",
+        "embeddings of kNN, as BANK:QUERIES:DIMENSION",
+        check=matching(
+            r"([1-9]\d{0,7}):([1-9]\d{0,7}):([2-9]|[1-9]\d{1,4})",
+            "BANK:QUERIES:DIMENSION, as in 50000:10000:2048",
+        ),
+    )
+
+    def allocations(self) -> Iterable[Allocation]:
+        """The embeddings, here and in the other process."""
+        if "knn" not in split_list(self.peer_tasks):
+            return []
+        bank, queries, dimension = self.embeddings()
+        size = 8.0 * (bank + queries) * dimension
+        return [Allocation("peer_embeddings", bank, size)]
+
+    def embeddings(self) -> tuple[int, int, int]:
+        """Returns the embeddings of kNN: bank, queries, dimension."""
+        bank, queries, dimension = map(int, self.peer_embeddings.split(":"))
+        return bank, queries, dimension
 
     def in_all(self) -> bool:
         """It needs an interpreter."""

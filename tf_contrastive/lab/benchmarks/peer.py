@@ -1,9 +1,10 @@
-"""SimCLR's step and input beside those of lightly, a PyTorch package, on CPUs.
+"""SimCLR's step, input and kNN beside those of lightly, on CPUs.
 
-lightly runs in a process of its own, in an interpreter of the user's; it waits
-while ours is measured, and the other way round. Both have the same network,
-loss, optimizer and augmentation; the number of weights and the loss of the same
-projections are compared. Each has its own fastest settings.
+lightly, a PyTorch package, runs in a process of its own, in an interpreter of
+the user's; it waits while ours is measured, and the other way round. Both have
+the same network, loss, optimizer and augmentation; the number of weights, the
+loss of the same projections and the accuracy of kNN are compared. Each has its
+own fastest settings.
 """
 
 import functools
@@ -18,11 +19,24 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from tf_contrastive import datasets, errors, files, losses, terminal, train
+from tf_contrastive import (
+    classifiers,
+    datasets,
+    errors,
+    files,
+    losses,
+    terminal,
+    train,
+)
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
-from tf_contrastive.lab.benchmarks import input, measure, peer_process
+from tf_contrastive.lab.benchmarks import (
+    evaluation,
+    input,
+    measure,
+    peer_process,
+)
 from tf_contrastive.lab.benchmarks.options import Common, Peer
 from tf_contrastive.model import networks
 
@@ -32,7 +46,10 @@ _STEPS = 2
 # Cores in use by others, above which no figure is to be trusted.
 _QUIET = 0.5
 # Of what is compared: the relative difference that is allowed.
-_ALLOWED = {"parameters": 0.0, "loss": 1e-5}
+_ALLOWED = {"parameters": 0.0, "loss": 1e-5, "correct": 1e-3}
+# Defaults of lightly's kNN: of the votes, and their number.
+_KNN_TEMPERATURE, _NEIGHBORS = 0.1, 200
+_CLASSES = 100
 
 _COLUMNS = {
     "work": "{work}",
@@ -119,6 +136,8 @@ def cases(options: Peer, folder: str) -> Iterator[Case]:
     sizes = fields.read_counts(options.peer_image_sizes)
     for size in sizes if "input" in tasks else ():
         yield _input(size, options.peer_seconds, folder)
+    if "knn" in tasks:
+        yield _knn(options.embeddings(), folder)
 
 
 def _measure(
@@ -312,5 +331,50 @@ def _input(size: int, seconds: float, folder: str) -> Case:
             "batch_size": case.batch_size,
             "workers": _cores(),
             "seconds": seconds,
+        },
+    )
+
+
+def _knn(sizes: tuple[int, int, int], folder: str) -> Case:
+    """The class of each query by its nearest neighbours in a bank."""
+    bank, queries, dimension = sizes
+    rows, labels = evaluation.embeddings(bank + queries, dimension, _CLASSES)
+    neighbors = min(_NEIGHBORS, bank)
+    path = os.path.join(folder, "embeddings.npz")
+    np.savez(
+        path,
+        bank=rows[:bank],
+        labels=labels[:bank],
+        queries=rows[bank:],
+        classes=labels[bank:],
+    )
+
+    def predict() -> np.ndarray:
+        [predictions] = classifiers.knn(
+            rows[:bank],
+            labels[:bank],
+            rows[bank:],
+            [neighbors],
+            weights="exp",
+            temperature=_KNN_TEMPERATURE,
+        )
+        return predictions
+
+    def turn() -> float:
+        start = time.perf_counter()
+        predict()
+        return queries / (time.perf_counter() - start)
+
+    return Case(
+        f"{neighbors}NN of {queries:,} against {bank:,} embeddings of"
+        f" {dimension:,}",
+        {"ours": (turn, "defaults")},
+        {"correct": float(np.mean(predict() == labels[bank:]))},
+        {
+            "task": "knn",
+            "path": path,
+            "neighbors": neighbors,
+            "temperature": _KNN_TEMPERATURE,
+            "batch_sizes": [256, 1024],
         },
     )

@@ -1,12 +1,14 @@
-"""SimCLR of lightly, on CPUs: a training step, or the input of one.
+"""SimCLR of lightly, on CPUs: a training step, its input, or kNN.
 
 A program of its own: `python peer_program.py CASE`, with a JSON object of the
 arguments of a function in `TASKS`, and its name as "task". It needs torch,
 torchvision and lightly, and imports nothing of this package. Its first line on
 stdout describes what is measured. Then it waits; it measures once for each line
-on stdin, and answers with the images per second: of the step, views.
+on stdin, and answers with the images per second: of the step, views; of kNN,
+queries.
 """
 
+import functools
 import glob
 import importlib.metadata
 import itertools
@@ -229,9 +231,65 @@ def views(
     return {"settings": f"{workers} workers"}, turn
 
 
+def knn(
+    path: str, neighbors: int, temperature: float, batch_sizes: list
+) -> tuple[dict[str, Any], Turn]:
+    """Classifies queries by their nearest neighbours in a bank.
+
+    Args:
+      path: an .npz file of `bank` [m, D], `labels` [m], `queries` [n, D] and
+        their `classes` [n].
+      neighbors: that vote.
+      temperature: of their weights.
+      batch_sizes: queries at a time, of which the fastest number is used.
+
+    Returns:
+      (what is measured, turn).
+    """
+    import numpy as np
+    import torch
+    from lightly.utils.benchmarking import knn_predict
+
+    with np.load(path) as arrays:
+        bank, labels, queries, classes = (
+            torch.from_numpy(arrays[name])
+            for name in ("bank", "labels", "queries", "classes")
+        )
+    count = int(labels.max()) + 1
+
+    def predict(size: int, some: Any = queries) -> Any:
+        normalize = torch.nn.functional.normalize
+        features = normalize(bank, dim=1).t().contiguous()
+        votes = [
+            knn_predict(
+                normalize(part, dim=1),
+                features,
+                labels,
+                count,
+                neighbors,
+                temperature,
+            )[:, 0]
+            for part in some.split(size)
+        ]
+        return torch.cat(votes)
+
+    few = queries[: max(batch_sizes)]
+    times = {
+        size: _seconds(functools.partial(predict, size, few), 1, 2)
+        for size in batch_sizes
+    }
+    best = min(times, key=times.__getitem__)
+    about = {
+        "settings": f"{best} queries at a time",
+        "correct": (predict(best) == classes).float().mean().item(),
+    }
+    return about, lambda: len(queries) / _seconds(lambda: predict(best), 0, 1)
+
+
 TASKS: dict[str, Callable[..., tuple[dict[str, Any], Turn]]] = {
     "step": step,
     "views": views,
+    "knn": knn,
 }
 
 
