@@ -256,7 +256,10 @@ class LARS(SGD):
     def _adapt(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
         if self.trust_coefficient is None or self.is_exempt(variable):
             return direction
-        weight_norm, norm = tf.norm(variable), tf.norm(direction)
+        # By half of their squares, which one read of each computes.
+        weight_norm, norm = (
+            tf.sqrt(2 * tf.nn.l2_loss(x)) for x in (variable, direction)
+        )
         trust = tf.where(
             (weight_norm > 0) & (norm > 0),
             self.trust_coefficient * tf.math.divide_no_nan(weight_norm, norm),
