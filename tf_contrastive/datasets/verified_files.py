@@ -386,7 +386,7 @@ def _remembered(
     kept[bad] = False
     _, first = np.unique(keys, return_index=True)
     others = known.select(~np.isin(known.keys, keys))
-    _save(store, others.joined(found.select(first[kept[first]])))
+    _save(store, others.joined(found.select(np.sort(first[kept[first]]))))
     return found.rows
 
 
