@@ -103,10 +103,6 @@ class Names(Sequence[str]):
         pairs = zip(alike.tolist(), self._bytes(alike), strict=True)
         return np.array([i for i, one in pairs if one == wanted], np.int64)
 
-    def dataset(self) -> tf.data.Dataset:
-        """Returns a dataset of the texts, string []."""
-        return tf.data.Dataset.range(len(self)).map(self.lookup)
-
     def _bytes(self, rows: np.ndarray) -> Iterator[bytes]:
         return itertools.chain.from_iterable(self._blocks(rows))
 

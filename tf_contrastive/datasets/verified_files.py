@@ -106,17 +106,13 @@ def read_sizes(
     """
 
     def verify(files: Sequence[str], counts: np.ndarray) -> np.ndarray:
-        records = (
-            Names.of(files)
-            .dataset()
-            .enumerate()
-            .map(
-                lambda number, file: {
-                    "image": file,
-                    "file": number,
-                    "label": tf.zeros([], tf.int64),
-                }
-            )
+        path = Names.of(files).lookup
+        records = tf.data.Dataset.range(len(files)).map(
+            lambda number: {
+                "image": path(number),
+                "file": number,
+                "label": tf.zeros([], tf.int64),
+            }
         )
         what = f"of {len(files):,} image files"
         check = functools.partial(_check, _read, max_pixels, upright)
