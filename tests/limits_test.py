@@ -585,7 +585,7 @@ def test_directions_of_a_trillionth_of_the_variance_are_rounding(rows):
         centred = np.zeros([rows, 3])
         centred[:2, 0] = 1, -1
         centred[:2, 1] = np.sqrt(variance), np.sqrt(variance)
-        return logistic._principal_axes(centred)[1]
+        return logistic._principal_axes(centred, np.zeros(centred.shape[1]))[1]
 
     assert len(axes(2e-12)) == 2
     assert len(axes(0.5e-12)) == 1

@@ -7,7 +7,7 @@ train, and test is scored once.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ _STEPS = 10_000
 _RESTART = 0.3
 # Directions with less than this fraction of the largest variance are rounding.
 _SMALLEST_VARIANCE = 1e-12
+# Examples that are in float64 at a time.
+_BLOCK = 8192
 
 
 class Fit(NamedTuple):
@@ -63,11 +65,13 @@ class Problem:
     ) -> None:
         self._classes = classes
         self._mean = embeddings.mean(axis=0, dtype=np.float64)
-        centered = embeddings - self._mean
-        self._axes, self._variances = _principal_axes(centered)
+        self._axes, self._variances = _principal_axes(embeddings, self._mean)
         # In float32, since every step is limited by reading them; sums are
         # float64. Each product is faster with the layout that suits it.
-        self._rows = (centered @ self._axes).astype(np.float32)
+        size = len(embeddings), len(self._variances)
+        self._rows = np.empty(size, np.float32)
+        for place, centered in _centered(embeddings, self._mean):
+            self._rows[place] = centered @ self._axes
         self._columns = np.ascontiguousarray(self._rows.T)
         self._hits = (labels, np.arange(len(labels)))
 
@@ -181,14 +185,29 @@ class Problem:
         return losses.sum(dtype=np.float64), others, float(spread)
 
 
-def _principal_axes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _centered(
+    rows: np.ndarray, mean: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yields the rows minus their mean in float64, some at a time."""
+    for start in range(0, len(rows), _BLOCK):
+        place = slice(start, start + _BLOCK)
+        yield place, rows[place] - mean
+
+
+def _principal_axes(
+    rows: np.ndarray, mean: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns axes float64 [D, R] and variances [R], sums over rows [n, D]."""
     n, features = rows.shape
     if n >= features:
-        variances, axes = np.linalg.eigh(rows.T @ rows)
+        squares = np.zeros([features, features])
+        for _, part in _centered(rows, mean):
+            squares += part.T @ part
+        variances, axes = np.linalg.eigh(squares)
     else:
-        variances, left = np.linalg.eigh(rows @ rows.T)
-        axes = rows.T @ (left / np.sqrt(np.maximum(variances, 1e-300)))
+        centered = rows - mean
+        variances, left = np.linalg.eigh(centered @ centered.T)
+        axes = centered.T @ (left / np.sqrt(np.maximum(variances, 1e-300)))
     large = variances > _SMALLEST_VARIANCE * max(variances[-1], 1e-300)
     return axes[:, large], variances[large]
 
@@ -270,9 +289,10 @@ def logistic_regression(
             f"validation names {held_out.size} of the {len(labels)} training"
             " rows: name at least one, and leave at least one to fit on"
         )
-    problem = Problem(train[fit_rows], index[fit_rows], len(classes))
     path = path_of() if path is None else path
-    fits = fit_path(problem, path)
+    fits = fit_path(
+        Problem(train[fit_rows], index[fit_rows], len(classes)), path
+    )
     points = [
         {
             "penalty": float(penalty),
