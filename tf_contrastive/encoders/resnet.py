@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
-# Where a kernel's gradient in bfloat16 is faster as matrix products.
+# From so many on, a kernel's gradient in bfloat16 is faster as matrix products.
 _MANY_CHANNELS = 256
 
 
@@ -23,8 +23,8 @@ class Conv2D(tf.keras.layers.Conv2D):
     Without oneDNN, TensorFlow's CPU kernel of a convolution's gradient by its
     input is up to 20 times slower than the convolution itself (3x3, 256
     channels at 2x2 pixels: 372 against 14 ms). With stride 1 it equals a
-    convolution by the rotated kernel. The gradient by the kernel is a sum of
-    matrix products, see `_by_kernel`. All other cases are Keras' own.
+    convolution by the rotated kernel. The gradient by the kernel is made of
+    matrix products where these are faster. All other cases are Keras' own.
     """
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
