@@ -55,7 +55,7 @@ class Names(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> "str | Names":
         if isinstance(index, slice):
-            return self.take(np.arange(len(self))[index])
+            return self.take(np.arange(*index.indices(len(self))))
         row = range(len(self))[index]
         start, end = self._ends[row : row + 2].tolist()
         if isinstance(self._held, bytes):

@@ -106,17 +106,22 @@ def read_sizes(
     """
 
     def verify(files: Sequence[str], counts: np.ndarray) -> np.ndarray:
-        path = Names.of(files).lookup
-        records = tf.data.Dataset.range(len(files)).map(
-            lambda number: {
-                "image": path(number),
-                "file": number,
-                "label": tf.zeros([], tf.int64),
-            }
-        )
+        rows = np.zeros([counts.sum()], _ROW)
+        # Of local files, as many as Python's lock lets decode.
+        threads = _threads(files, min(max(4, os.cpu_count() or 1), 16))
+        size = min(_BATCH, -(-len(files) // threads))
+
+        def verify_block(first: int) -> None:
+            block = files[first : first + size]
+            for row, path in enumerate(block, first):
+                rows[row] = *_check(_read, max_pixels, upright, path), 0
+
+        starts = range(0, len(files), size)
         what = f"of {len(files):,} image files"
-        check = functools.partial(_check, _read, max_pixels, upright)
-        return _verified(records, check, counts, what)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            for _ in _logged(pool.map(verify_block, starts), what, size):
+                pass
+        return rows
 
     store = _store(place, max_pixels, upright)
     each = np.ones([len(paths)], np.int64)
@@ -187,8 +192,8 @@ def inspect_records(
 
     def verify(files: Sequence[str], counts: np.ndarray) -> np.ndarray:
         del counts
-        threads = _THREADS if "://" in files[0] else _FILES_AT_A_TIME
         what = f"lengths of {len(files):,} TFRecord files"
+        threads = _threads(files, _FILES_AT_A_TIME)
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
             found = [*_logged(pool.map(inspect, files), what)]
         return np.array(found, _CONTENTS)
@@ -233,24 +238,21 @@ def count_records(
 
 
 def _check(
-    read: Callable[[bytes], bytes],
-    max_pixels: int,
-    upright: bool,
-    value: bytes,
-) -> np.ndarray:
+    read: Callable[[T], bytes], max_pixels: int, upright: bool, value: T
+) -> tuple[int, ...]:
     """Returns the numbers of `decoding.Verified`, and the digest or 0."""
     reason = 0
     try:
         contents = read(value)
         found = decoding.verify(contents, max_pixels, upright)
-        return np.array([*found, digest(contents)], np.int64)
+        return *found, digest(contents)
     except decoding.UnreadableError as error:
         reason = error.reason
     except errors.UserError:
         reason = decoding.CLOSED
     except Exception:  # Decoders raise errors of any type.
         pass
-    return np.array([*decoding.Verified(0, 0, reason, 0, -1), 0], np.int64)
+    return *decoding.Verified(0, 0, reason, 0, -1), 0
 
 
 def digest(contents: bytes) -> int:
@@ -262,7 +264,7 @@ def digest(contents: bytes) -> int:
 
 def _verified(
     records: tf.data.Dataset,
-    check: Callable[[bytes], np.ndarray],
+    check: Callable[[bytes], tuple[int, ...]],
     counts: np.ndarray,
     what: str,
 ) -> np.ndarray:
@@ -270,13 +272,13 @@ def _verified(
 
     Args:
       records: `image`, `label`, and `file`, the number of its file.
-      check: `image` -> int64 [6]; see `_check`.
+      check: `image` -> numbers; see `_check`.
       counts: of the rows of each file, int64 [n].
       what: describes all images.
     """
 
     def check_some(images: np.ndarray) -> np.ndarray:
-        return np.stack([check(image) for image in images])
+        return np.array([check(image) for image in images], np.int64)
 
     def rows_of(some: Record) -> tuple[tf.Tensor, tf.Tensor]:
         found = tf.numpy_function(check_some, [some["image"]], tf.int64)
@@ -386,8 +388,13 @@ def _remembered(
     return found.rows
 
 
-def _read(path: bytes) -> bytes:
-    return files.read(tf.compat.as_str_any(path), _MAX_IMAGE)
+def _threads(paths: Sequence[str], local: int) -> int:
+    """Returns how many files are read at a time, if local ones are `local`."""
+    return _THREADS if "://" in paths[0] else local
+
+
+def _read(path: str) -> bytes:
+    return files.read(path, _MAX_IMAGE)
 
 
 def _stats(paths: Sequence[str], time_of: str) -> np.ndarray:
