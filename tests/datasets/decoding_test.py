@@ -20,7 +20,7 @@ from PIL import Image
 
 from tf_contrastive import datasets, terminal
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import image_headers
+from tf_contrastive.datasets import image_headers, verified_files
 from tf_contrastive.doctor import memory
 
 # What is refused, and the reason.
@@ -155,6 +155,22 @@ def test_shortcuts_for_usual_files_change_nothing(odd):
             assert image_headers.may_be_turned(contents), name
             turned += 1
     assert turned > 8
+
+
+def test_files_that_are_turned_are_known(odd):
+    found = verified_files.read_sizes(list(odd), 2**27, True, "odd", True)
+    turned = dict(zip(odd, found.turned.tolist(), strict=True))
+    for path in np.array(list(odd))[found.readable].tolist():
+        content = Path(path).read_bytes()
+        upright, lying = (
+            odd_images.by_pillow(content, turn) for turn in (True, False)
+        )
+        differs = not np.array_equal(upright, lying)
+        # Pillow turns those that it decodes.
+        of_pillow = not image_headers.is_native_file(content)
+        assert turned[path] == (differs or of_pillow), odd[path]
+    ignored = verified_files.read_sizes(list(odd), 2**27, False, "odd", True)
+    assert (ignored.turned <= ignored.pillow).all()
 
 
 def test_images_in_records_are_never_turned(odd, tmp_path):

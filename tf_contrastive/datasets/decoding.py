@@ -106,6 +106,7 @@ class Verified(NamedTuple):
     width: int
     format: int  # Its place in `_FORMATS`; of an unreadable one, in `REASONS`.
     by_pillow: int  # Whether Pillow decodes it, 0 or 1.
+    turned: int  # Whether its EXIF data may turn it, 0 or 1.
     # The largest of its 8-bit pixels if it has 16 bits per channel, else -1.
     peak: int
 
@@ -116,6 +117,7 @@ class Found(NamedTuple):
     sizes: np.ndarray  # Height and width, int32 [n, 2].
     formats: np.ndarray  # Integers [n], as all others.
     pillow: np.ndarray
+    turned: np.ndarray
     peaks: np.ndarray
     digests: np.ndarray  # Of their bytes; 0 if unreadable.
     labels: np.ndarray  # Or zeros.
@@ -123,13 +125,17 @@ class Found(NamedTuple):
     def decoder(
         self, upright: bool = False
     ) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns `decode` for these files."""
+        """Returns `decode` for these files.
+
+        What none of them needs is left out of it: it takes time, for each image
+        and at the start.
+        """
         gifs = (self.formats == _FORMATS.index("GIF")) & self.readable
         return functools.partial(
             decode,
             has_gifs=bool(np.any(gifs)),
             by_pillow=self.by_pillow,
-            upright=upright,
+            upright=upright and bool(np.any(self.turned)),
         )
 
     @property
@@ -378,7 +384,8 @@ def _verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
         peak = int(pixels.max()) if is_deep else -1
     if turn >= 5:
         width, height = height, width
-    return Verified(height, width, number, int(by_pillow), peak)
+    turned = by_pillow or turn != 1
+    return Verified(height, width, number, int(by_pillow), int(turned), peak)
 
 
 def _orientation(image: PIL.Image.Image) -> int:

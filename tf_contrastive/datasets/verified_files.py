@@ -25,7 +25,7 @@ from tf_contrastive.datasets.source import Record
 
 T = TypeVar("T")
 # Change it when `decoding` finds something else in the same files.
-_VERSION = 8
+_VERSION = 9
 # Bytes of an image file: 2**27 pixels of four colours with 16 bits.
 _MAX_IMAGE = 1 << 30
 # Requests at a time; object stores take long for each.
@@ -41,7 +41,7 @@ _LOG_SECONDS = 10
 _ROW = np.dtype(
     [
         *(("height", "<i4"), ("width", "<i4"), ("format", "i1")),
-        *(("by_pillow", "i1"), ("peak", "<i2")),
+        *(("by_pillow", "i1"), ("turned", "i1"), ("peak", "<i2")),
         *(("digest", "<i8"), ("label", "<i8")),
     ]
 )
@@ -252,7 +252,7 @@ def _check(
         reason = decoding.CLOSED
     except Exception:  # Decoders raise errors of any type.
         pass
-    return *decoding.Verified(0, 0, reason, 0, -1), 0
+    return *decoding.Verified(0, 0, reason, 0, 0, -1), 0
 
 
 def digest(contents: bytes) -> int:
