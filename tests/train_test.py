@@ -53,6 +53,16 @@ def _tags(workdir):
     return tags
 
 
+def _summary(workdir, tag):
+    """Returns the first point of a tag."""
+    for path in (workdir / "events").glob("events.out.*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag == tag:
+                    return tf.make_ndarray(value.tensor)
+    raise KeyError(tag)
+
+
 def _weights(workdir):
     """All values of the newest checkpoint, by name."""
     reader = tf.train.load_checkpoint(str(workdir / "checkpoints"))
@@ -409,8 +419,24 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
 
 
 @pytest.mark.slow
-def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys):
+def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"
+    # Nothing waits for the views to show, which no strategy has to do with.
+    events = []
+    step_end = callbacks.CheckpointCallback.on_train_batch_end
+    example_views = train.PreparedRun.example_views
+
+    def ended(*args, **kwargs):
+        events.append("step")
+        step_end(*args, **kwargs)
+
+    def made(run):
+        events.append(f"views, {tf.distribute.has_strategy()}")
+        return example_views(run)
+
+    keeper = callbacks.CheckpointCallback
+    monkeypatch.setattr(keeper, "on_train_batch_end", ended)
+    monkeypatch.setattr(train.PreparedRun, "example_views", made)
     # A single step: over several, rounding grows where it turns a ReLU. (The
     # exact comparison, of a network in which none turns, is in
     # model/contrastive_step_test.)
@@ -433,6 +459,8 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys):
     expected = moved(one)
     error = np.linalg.norm(moved(two) - expected) / np.linalg.norm(expected)
     assert error < 5e-3  # 5e-6, where none turns.
+    assert events == ["step", "views, False"] * 2
+    np.testing.assert_array_equal(*(_summary(x, "views") for x in (one, two)))
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):

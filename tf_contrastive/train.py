@@ -6,11 +6,13 @@ whatever needs a run before it is trained takes the `PreparedRun`.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,11 +117,14 @@ def pretrain(options: Pretrain) -> Result:
 
     # ---- Model and optimizers
     host_copy = None
-    if run.is_chief and (
+    embeds = run.is_chief and (
         runtime.histograms_every_epochs or runtime.projector_examples
-    ):
+    )
+    if embeds and not run.is_on_host:
         host_copy = tensorboard.HostCopy(run.options, source.info.num_classes)
     model, rates = run.build()
+    if embeds and run.is_on_host:
+        host_copy = tensorboard.HostOriginal(model)
 
     with checkpoints.session(runtime.workdir, run.strategy) as (lock, listener):
         # ---- Checkpoints
@@ -194,6 +199,12 @@ class PreparedRun:
     def is_chief(self) -> bool:
         """Whether this process writes the results, and reports."""
         return distribution.is_chief(self.strategy)
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it trains one replica, in float32 on the CPU."""
+        alone = self.machine.on_cpu and self.machine.replicas == 1
+        return alone and self.options.runtime.precision == "float32"
 
     @property
     def steps_per_epoch(self) -> int:
@@ -663,8 +674,13 @@ def _summaries(
             step // run.steps_per_epoch
         )
     every_epochs = run.options.runtime.histograms_every_epochs
-    pixels, labels = run.example_views()
-    originals = run.originals()
+    # After the first step; in a thread, which is in no strategy's scope.
+    made = functools.cache(lambda: _in_thread(run.example_views))
+
+    def write_views() -> None:
+        originals, (pixels, _) = _in_thread(run.originals), made()
+        tf.summary.image("views", tensorboard.view_grid(originals, pixels))
+
     return tensorboard.TensorBoard(
         run.events,
         every_steps=run.log_every_steps,
@@ -672,9 +688,7 @@ def _summaries(
         schedules=curves,
         references=_references(run),
         first_summaries=[
-            lambda: tf.summary.image(
-                "views", tensorboard.view_grid(originals, pixels)
-            ),
+            write_views,
             lambda: scalars.write_layout(
                 [mean.name for mean in model.metrics],
                 ranks=bool(every_epochs),
@@ -682,12 +696,17 @@ def _summaries(
             lambda: run_summary.write_texts(run.options, model),
         ],
         histograms=(
-            tensorboard.Histograms(host_copy, model, pixels, labels)
+            tensorboard.Histograms(host_copy, model, made)
             if host_copy and every_epochs
             else None
         ),
         histograms_every_epochs=every_epochs,
     )
+
+
+def _in_thread(function: Callable[[], Any]) -> Any:
+    with futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def _references(run: PreparedRun) -> dict[str, float]:

@@ -28,8 +28,10 @@ class _Copy(tensorboard.HostCopy):
 def _measured(loss, labels, images):
     tf.keras.utils.set_random_seed(0)
     trained = model.ContrastiveModel(*_network(), losses.build(loss))
-    found = tensorboard.Histograms(_Copy(), trained, images, labels).measure()
-    return trained, found
+    examples = tensorboard.Histograms(
+        _Copy(), trained, lambda: (images, labels)
+    )
+    return trained, examples.measure()
 
 
 def test_similarities_and_norms_equal_numpy():
@@ -68,6 +70,18 @@ def test_without_labels_pairs_are_of_one_image():
     # Of 8 views 4 pairs are of one image.
     assert len(found[0]["similarity/positives"]) == 4
     assert len(found[0]["similarity/negatives"]) == 24
+
+
+def test_a_model_on_the_host_is_measured_without_a_copy():
+    images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
+    trained, (expected, numbers) = _measured("ntxent", None, images)
+    original = tensorboard.HostOriginal(trained)
+    found, same = tensorboard.Histograms(
+        original, trained, lambda: (images, None)
+    ).measure()
+    assert same == numbers
+    for tag, values in expected.items():
+        np.testing.assert_array_equal(found[tag], values)
 
 
 def test_the_batch_is_limited():
