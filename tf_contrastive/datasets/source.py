@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import os
 import zlib
 from collections.abc import Callable, Sequence
@@ -298,6 +297,7 @@ class Source:
             text += f" (files {zlib.crc32(self.digests.tobytes()):08x})"
         return text
 
+    @tf.autograph.experimental.do_not_convert
     def examples(self) -> tf.data.Dataset:
         """Returns the decoded dataset, in order."""
         return self.records.map(
@@ -498,17 +498,15 @@ class Source:
             return self
         return in_memory(self._read(self.records), self.decode, self.info)
 
-    def _read(self, dataset: tf.data.Dataset) -> dict[str, np.ndarray]:
+    def _read(self, dataset: tf.data.Dataset) -> dict[str, tf.Tensor]:
         """Reads the columns of a dataset of these examples."""
-        arrays: dict[str, np.ndarray] = {}
-        batches = dataset.batch(_ROWS).as_numpy_iterator()
-        for start, batch in zip(itertools.count(0, _ROWS), batches):
-            for name, rows in batch.items():
-                if name not in arrays:
-                    shape = (self.info.num_examples, *rows.shape[1:])
-                    arrays[name] = np.empty(shape, rows.dtype)
-                arrays[name][start : start + len(rows)] = rows
-        return arrays
+        # Not by NumPy: a tensor of an array is one more copy of all of them.
+        batches = list(dataset.batch(_ROWS))
+        with tf.device("CPU:0"):
+            return {
+                name: tf.concat([batch[name] for batch in batches], axis=0)
+                for name in dataset.element_spec
+            }
 
 
 class Access(NamedTuple):
@@ -527,8 +525,9 @@ class Access(NamedTuple):
     verify_all: bool = False
 
 
+@tf.autograph.experimental.do_not_convert
 def in_memory(
-    arrays: dict[str, np.ndarray],
+    arrays: dict[str, Any],
     decode: Callable[[Record], Record],
     info: Info,
     *,
