@@ -133,7 +133,10 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
 
     def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by its gradient and its decay."""
-        self._update(gradient + self.decay(variable), variable)
+        decay = self.decay(variable)
+        if tf.is_tensor(decay):
+            gradient += decay
+        self._update(gradient, variable)
 
     def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by a gradient that includes the decay."""

@@ -134,10 +134,11 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         inputs have fewer digits, and the subtraction would lose some.)
         """
         gamma, beta = self._scale_and_offset()
-        shift = tf.zeros_like(beta)
         if subtract:
             shift = tf.reduce_mean(tf.stop_gradient(inputs[:1]), axis=[0, 1, 2])
             inputs -= shift
+        else:
+            shift = tf.zeros_like(beta)
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs, gamma, beta, epsilon=self.epsilon, is_training=True
         )
@@ -283,8 +284,10 @@ def _sum(x: tf.Tensor, axis: int) -> tf.Tensor:
     return tf.reduce_sum(x, [i for i in range(x.shape.rank) if i != axis])
 
 
-def _count(x: tf.Tensor, axis: int, dtype: tf.DType) -> tf.Tensor:
+def _count(x: tf.Tensor, axis: int, dtype: tf.DType) -> Any:
     """Number of values of a channel, []."""
+    if x.shape.is_fully_defined():  # Fewer operations to trace.
+        return dtype.as_numpy_dtype(x.shape.num_elements() // x.shape[axis])
     return tf.cast(tf.size(x) // x.shape[axis], dtype)
 
 
