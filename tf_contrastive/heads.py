@@ -157,6 +157,7 @@ class LinearProbe(tf.keras.layers.Dense):
         )
         self.normalize_input = normalize_input
 
+    @do_not_convert_self
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Maps features [..., D] to logits float32 [..., C]."""
         return super().call(unit(inputs) if self.normalize_input else inputs)
