@@ -98,7 +98,6 @@ def run(options: PretrainCommand) -> int:
     """Runs the command and returns its exit status."""
     with terminal.without_start_lines():
         from tf_contrastive import checkpoints, train
-        from tf_contrastive.evaluation import linear_stage
 
     result = train.pretrain(options)
     trained = result.run
@@ -118,6 +117,9 @@ def run(options: PretrainCommand) -> int:
             files.write_json(path, _rows(result))
     report = None
     if trained.test:
+        # Not before the first step: it imports all protocols.
+        from tf_contrastive.evaluation import linear_stage
+
         report = linear_stage.run(
             trained.options, trained.source, trained.test, trained.strategy
         )

@@ -5,7 +5,6 @@ import math
 from typing import ClassVar
 
 import numpy as np
-import scipy.interpolate
 import tensorflow as tf
 
 from tf_contrastive import distribution
@@ -96,6 +95,8 @@ def flow(
     if count == size:
         return field
     # From the nodes to every row, [size, count].
+    import scipy.interpolate  # Of this policy alone, and slow to import.
+
     cubic = scipy.interpolate.CubicSpline(nodes, np.eye(count))
     matrix = tf.constant(cubic(np.arange(size)), tf.float32)
     return tf.matmul(matrix, tf.matmul(field, matrix, transpose_b=True))
