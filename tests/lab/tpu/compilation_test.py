@@ -325,6 +325,26 @@ ENTRY %main (x: f32[2]) -> f32[2] {
     assert compiler.estimated_cycles(program) == 1020
 
 
+def test_bytes_of_a_branch_that_is_not_taken_are_left_out():
+    program = """
+%far (p: (f32[3], bf16[8,64])) -> f32[3] {
+  %p = (f32[3]{0:T(128)S(3)}, bf16[8,64]{1,0:T(8,128)(2,1)}) parameter(0)
+  %x = bf16[8,64]{1,0:T(8,128)(2,1)} get-tuple-element(%p), index=1
+  %sums = (f32[3]{0:T(128)}, s64[]) fusion(%x, %p), kind=kLoop, calls=%fused
+  ROOT %out = f32[3] get-tuple-element(%sums), index=0
+}
+%near (q: f32[3]) -> f32[3] {
+  %q = f32[3]{0:T(128)} parameter(0)
+  ROOT %copy = f32[3]{0:T(128)} copy(%q), metadata={op_name="%x"}
+}
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %d = f32[3] conditional(%i, %t, %q), branch_computations={%far, %near}
+}
+"""
+    far = 2 * 8 * 64 + (4 * 3 + 2 * 8 * 64) + (4 * 3 + 8)
+    assert compiler.untaken_bytes(program) == far - 2 * 4 * 3
+
+
 def test_the_table_of_tpus_is_that_of_its_data():
     assert table.DOCUMENT.read_text() == table.document(table.data()), (
         "run `python launch/tpu.py`"

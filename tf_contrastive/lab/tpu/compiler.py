@@ -89,7 +89,8 @@ def compile_hlo(path: str, topology: str, cores: int, mode: str) -> dict:
     Sizes are bytes of one core's memory; "memory" is all but the program's own
     code. Flops, bytes and cycles are the compiler's model of one core: no
     measurement, and cycles leave out collectives, gathers and scatters. The
-    body of each of the `loops` counts once.
+    body of each of the `loops` counts once, and of a condition its cheapest
+    branch.
 
     Unless `mode` is WHOLE, the compilation is left once memory is assigned, and
     goes on in a thread: end the process then.
@@ -191,7 +192,7 @@ def _operations(hlo: str, cost: dict) -> dict:
     """Returns what an optimized program's text and `cost` say."""
     return {
         "flops": cost["flops"],
-        "bytes": cost["bytes accessed"],
+        "bytes": cost["bytes accessed"] - untaken_bytes(hlo),
         **_collectives(hlo),
         "loops": len(re.findall(r"^.* = .* while\(", hlo, re.M)),
         "float64": bool(re.search(r"\bf64\[", hlo)),
@@ -205,28 +206,67 @@ def estimated_cycles(hlo: str) -> int:
     Of a condition only its cheapest branch counts: the other one of batch
     normalization is for the first steps. A loop's body counts once.
     """
-    cycles: collections.Counter[str] = collections.Counter()
-    branches: list[list[str]] = []
-    name = ""
+    found, conditions = _computations(hlo)
+    cycles = {name: costs["cycles"] for name, costs in found.items()}
+    branches = [[cycles[b] for b in names] for names in conditions]
+    return sum(cycles.values()) - sum(sum(c) - min(c) for c in branches)
+
+
+def untaken_bytes(hlo: str) -> int:
+    """Bytes by which the dearest branches of conditions exceed the cheapest.
+
+    XLA counts the dearest ones.
+    """
+    found, conditions = _computations(hlo)
+    branches = [[found[b]["bytes"] for b in names] for names in conditions]
+    return sum(max(b) - min(b) for b in branches)
+
+
+_INSTRUCTION = re.compile(
+    r"\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)"
+)
+_MOVES_NOTHING = (
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+)
+
+
+def _computations(
+    hlo: str,
+) -> tuple[dict[str, collections.Counter[str]], list[list[str]]]:
+    """Returns cycles and bytes by computation, and each condition's branches.
+
+    The bytes are those that the operations read and write.
+    """
+    found: dict[str, collections.Counter[str]] = {}
+    conditions = []
+    costs: collections.Counter[str] = collections.Counter()
+    sizes: dict[str, int] = {}
     for line in hlo.splitlines():
         if line.endswith("{") and not line.startswith(" "):
             name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
-        if found := re.search(r'"estimated_cycles":"?(\d+)', line):
-            cycles[name] += int(found[1])
+            costs, sizes = found.setdefault(name, collections.Counter()), {}
+        if cycles := re.search(r'"estimated_cycles":"?(\d+)', line):
+            costs["cycles"] += int(cycles[1])
+        if instruction := _INSTRUCTION.match(line):
+            name, shape, operation, rest = instruction.groups()
+            sizes[name] = _bytes_of(shape)
+            if operation not in _MOVES_NOTHING:
+                operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
+                read = sum(sizes.get(operand, 0) for operand in operands)
+                costs["bytes"] += sizes[name] + read
         if " conditional(" in line:
             named = r"(?:true|false)_computation=%?([\w.\-]+)"
             listed = re.search(r"branch_computations=\{([^}]*)\}", line)
-            branches.append(
+            conditions.append(
                 [part.strip().lstrip("%") for part in listed[1].split(",")]
                 if listed
                 else re.findall(named, line)
             )
-    dear = sum(
-        sum(cycles[b] for b in names) - min(cycles[b] for b in names)
-        for names in branches
-        if names
-    )
-    return sum(cycles.values()) - dear
+    return found, [names for names in conditions if names]
 
 
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8}
@@ -239,13 +279,21 @@ def _collectives(hlo: str) -> dict:
         r"reduce-scatter|collective-permute)(?:-start)?\("
     )
     shapes = [match[1] for match in map(line.search, hlo.splitlines()) if match]
+    return {
+        "collectives": len(shapes),
+        "collective_bytes": _bytes_of(" ".join(shapes)),
+    }
+
+
+def _bytes_of(shapes: str) -> int:
+    """Adds up the bytes of shapes, such as `bf16[64,7]{1,0}`."""
     total = 0
-    for kind, dimensions in re.findall(r"(\w+)\[([\d,]*)\]", " ".join(shapes)):
+    for kind, dimensions in re.findall(r"\b(\w+)\[([\d,]*)\]", shapes):
         count = 1
         for size in filter(None, dimensions.split(",")):
             count *= int(size)
         total += count * _BYTES.get(kind, 4)
-    return {"collectives": len(shapes), "collective_bytes": total}
+    return total
 
 
 def main(path: str, topology: str, cores: str, mode: str) -> None:
