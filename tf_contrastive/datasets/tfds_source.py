@@ -376,29 +376,36 @@ def open_tfds(
             ("other features", ", ".join({*features} - {image, label})),
         ),
     )
+    decode = functools.partial(
+        decoding.decode_record, decoder=decoding.decode_native
+    )
+    _use_first(name, files, 0, lambda x: decode(read_record(x)))
     read = files.read
     files = dataclasses.replace(
         files, read=lambda file: read(file).map(read_record)
     )
-    decode = functools.partial(
-        decoding.decode_record, decoder=decoding.decode_native
-    )
-    _check_first(name, files, decode)
     return sources.in_files(files, decode, info)
 
 
-def _check_first(
-    name: str, files: Files, decode: Callable[[Record], Record]
-) -> None:
-    """Raises `UserError` if the first image cannot be decoded."""
-    one = dataclasses.replace(
-        files, names=files.names[:1], skips=files.skips[:1], counts=[1]
-    )
-    if record := one.unreadable(decode):
+def _use_first(
+    name: str, files: Files, number: int, use: Callable[[tf.Tensor], Any]
+) -> Any:
+    """Returns `use` of a file's first record, without a pipeline for it.
+
+    Raises:
+      UserError: if it cannot be read or used.
+    """
+    records = files.read(files.names[number]).skip(int(files.skips[number]))
+    try:
+        return use(next(iter(records)))
+    # TensorFlow's message may quote the record.
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        row = int(np.sum(files.counts[:number]))
         raise errors.UserError(
-            f"{name}: {record}: copy the file again, or prepare the dataset"
-            " again, with images in PNG or JPEG"
-        )
+            f"{name}: {files.place(row)} cannot be read"
+            f" ({errors.first_line(error)}): copy the file again, or prepare"
+            " the dataset again, with images in PNG or JPEG"
+        ) from error
 
 
 def _splits(builder: "DatasetBuilder") -> str:
@@ -417,24 +424,10 @@ def _has_labels(
     Raises:
       UserError: if one has a label and the other does not.
     """
-    found = []
-    for part in {0, len(files.names) - 1}:
-        one = dataclasses.replace(
-            files,
-            names=files.names[part : part + 1],
-            skips=files.skips[part : part + 1],
-            counts=[1],
-        )
-        try:
-            stored = one.numbered().map(lambda _, text: parse(text))
-            found += [int(r["label"]) >= 0 for r in stored.as_numpy_iterator()]
-        # TensorFlow's message may quote the record.
-        except (tf.errors.OpError, UnicodeDecodeError) as error:
-            record = files.unreadable(parse) or errors.first_line(error)
-            raise errors.UserError(
-                f"{name}: {record}: copy the file again, or prepare the dataset"
-                " again"
-            ) from error
+    found = [
+        _use_first(name, files, number, lambda x: int(parse(x)["label"]) >= 0)
+        for number in {0, len(files.names) - 1}
+    ]
     if len({*found}) > 1:
         raise errors.UserError(
             f"{name}: a part of the split has label -1, which is none: use"
