@@ -61,9 +61,12 @@ bytes per second; images per second follow from the longer of them. The largest
 batch is a multiple of 8 that fits without recomputation: larger ones do not
 fit, or only because the compiler computes activations twice.
 
-The rows of ResNets were compiled with the stem's earlier max-pool, now
-`--encoder_options=pool_padding=symmetric`; the default pads less, which saves
-2.4 of ResNet-50's 68.6 million cycles.
+The bytes leave out the branch of batch normalization for the first steps.
+{earlier}"""
+_EARLIER = """
+Rows with a star are older: of the stem's earlier max-pool, now
+`--encoder_options=pool_padding=symmetric`, and their bytes count both branches,
+3 to 5 % more.
 """
 # Options on which the form of a step depends.
 _FORM = (
@@ -108,8 +111,9 @@ def document(rows: dict[str, dict[str, Any]]) -> str:
     """Returns the text of docs/tpu.md: `rows` of docs/tpu.json."""
     from tf_contrastive.lab.tpu import chips
 
+    earlier = _EARLIER * any("earlier" in row for row in rows.values())
     lines = [
-        _INTRODUCTION.format(images=IMAGES),
+        _INTRODUCTION.format(images=IMAGES, earlier=earlier),
         "| encoder | width | chip | MiB of a core | of | Tflop | GB |"
         " ms by flops | ms by bytes | images/s of a core | largest batch of a"
         " core |",
@@ -122,7 +126,13 @@ def document(rows: dict[str, dict[str, Any]]) -> str:
             missing.append(f"{encoder} {width}x on {name}")
             continue
         chip = chips.CHIPS[name]
-        cells = [encoder, f"{width}x", name, f"{row['memory'] / 2**20:,.0f}"]
+        star = " *" * ("earlier" in row)
+        cells = [
+            f"{encoder}{star}",
+            f"{width}x",
+            name,
+            f"{row['memory'] / 2**20:,.0f}",
+        ]
         cells.append(f"{chip.memory / chip.cores / 2**20:,.0f}")
         if "flops" in row:
             seconds = (

@@ -252,10 +252,13 @@ def _sums_are_fused() -> bool:
     A TPU then adds while a convolution writes its result, if nothing that the
     sums need follows from that result.
     """
+    return is_compiled() and not _has_gpus()
+
+
+def is_compiled() -> bool:
+    """Whether XLA compiles what is being traced, for whatever device."""
     graph = tf.compat.v1.get_default_graph()
-    return control_flow_util.GraphOrParentsInXlaContext(graph) and (
-        not _has_gpus()
-    )
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def _compiled_on_gpus(function: Callable[..., tf.Tensor]) -> Any:

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_contrastive.config import encoder as declared
-from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.distribution.batch_normalization import (
+    BatchNormalization,
+    is_compiled,
+)
 
 # From so many on, a kernel's gradient in bfloat16 is faster as matrix products.
 _MANY_CHANNELS = 256
@@ -24,7 +27,8 @@ class Conv2D(tf.keras.layers.Conv2D):
     input is up to 20 times slower than the convolution itself (3x3, 256
     channels at 2x2 pixels: 372 against 14 ms). With stride 1 it equals a
     convolution by the rotated kernel. The gradient by the kernel is made of
-    matrix products where these are faster. All other cases are Keras' own.
+    matrix products where these are faster. All other cases are Keras' own, and
+    so is what XLA compiles: it may do so for a TPU that is not here.
     """
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -42,9 +46,8 @@ class Conv2D(tf.keras.layers.Conv2D):
             and all(side % 2 for side in self.kernel_size)
             and self.data_format == "channels_last"
         )
-        return has_form and not any(
-            tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
-        )
+        others = map(tf.config.list_logical_devices, ("GPU", "TPU"))
+        return has_form and not (is_compiled() or any(others))
 
 
 @tf.custom_gradient
