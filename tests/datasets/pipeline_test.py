@@ -312,7 +312,8 @@ from tf_contrastive.doctor.memory import peak_resident
 source = datasets.source("folder:" + sys.argv[1])
 assert source.info.image_shape
 make = datasets.ViewMaker(views.Views(views.build("simclr", image_size=32), 2))
-data = datasets.training_batches(source, make, datasets.Order(batch_size=16))
+order = datasets.Order(batch_size=16, cache="none")
+data = datasets.training_batches(source, make, order)
 before = peak_resident()
 next(iter(data))
 print(peak_resident() - before)
