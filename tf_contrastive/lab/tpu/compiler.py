@@ -181,10 +181,12 @@ def _planned(dump: str) -> dict:
             "this libtpu reports memory in another form: use the pinned one"
         )
     with open(optimized) as file:
-        text = file.read()
+        module = hlo.hlo_module_from_text(file.read())
     cost = xla_client._xla.hlo_module_cost_analysis(
-        jax.devices("cpu")[0].client, hlo.hlo_module_from_text(text)
+        jax.devices("cpu")[0].client, module
     )
+    # Unlike the dump, which names elements of tuples as `%pair#1`.
+    text = module.to_string()
     return {"memory": int(used[1]), **_operations(text, cost)}
 
 
