@@ -23,8 +23,9 @@ _INPUT_BATCH = 64
 _INPUT_PARTS = 5
 # Cost of a training step in forward passes.
 _FORWARD_PASSES = 3
-# Pixels of the batch that precisions are compared on, and seconds for both.
-_COMPARED_PIXELS = 16 * 96**2
+# Positions after the stem, in the batch that precisions are compared on, and
+# seconds for both.
+_COMPARED_POSITIONS = 16 * 24**2
 _COMPARED_SECONDS = 1.0
 
 
@@ -177,13 +178,15 @@ def half_speed(image_size: int) -> Spread | None:
     if any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
         return None
     shape = (image_size, image_size, 3)
-    images = tf.zeros([max(_COMPARED_PIXELS // image_size**2, 1), *shape])
+    stem = resolve_stem("auto", image_size)
+    side = image_size if stem == "cifar" else image_size // 4
+    images = tf.zeros([max(_COMPARED_POSITIONS // side**2, 1), *shape])
     calls = []
     for policy in ("float32", "mixed_bfloat16"):
         with networks.precision(policy):
             encoder = encoders.build(
                 "resnet10",
-                stem=resolve_stem("auto", image_size),
+                stem=stem,
                 image_shape=shape,
                 synchronized=False,
             )
