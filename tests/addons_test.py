@@ -17,6 +17,7 @@ def addons():
     return pytest.importorskip("tensorflow_addons")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("size", [32, 97])
 def test_warp_equals_sparse_image_warp(size, static, addons):

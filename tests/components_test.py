@@ -166,9 +166,8 @@ def test_encoder():
     np.testing.assert_array_equal(again(_IMAGES), encoder(_IMAGES))
 
 
-@pytest.mark.parametrize(
-    "loss", ["supcon", pytest.param("moco", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["supcon", "moco"])
 def test_model(loss):
     options = {"momentum": 0.9, "queue_size": 16} if loss == "moco" else {}
     layers = tf.keras.layers

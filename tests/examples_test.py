@@ -114,6 +114,7 @@ def test_the_curves_of_runs_are_drawn_in_columns(tmp_path):
 _OWN = ("own_loss", "own_views", "own_encoder", "own_data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _OWN)
 def test_a_part_of_your_own_runs(name, tmp_path):
     printed = _printed(name, tmp_path)
@@ -145,6 +146,7 @@ def test_a_part_of_your_own_is_the_guides_and_the_notebooks(name):
     assert found == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _OWN)
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -58,6 +58,7 @@ def _user_model(name):
     return tf.keras.Model(inputs, outputs), x.astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _PARTS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_part_of_a_users_model_is_saved_with_it(name, tmp_path):
@@ -113,6 +114,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [
@@ -136,6 +138,7 @@ def test_another_process_that_has_imported_the_package_loads_it(
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_an_optimizer_of_a_users_model_is_saved_with_it(name, tmp_path):
     x, y = np.ones([2, 4], np.float32), np.ones([2, 3], np.float32)

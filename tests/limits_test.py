@@ -772,6 +772,7 @@ def test_metrics_are_of_1024_anchors():
     assert usual["entropy"] == same["entropy"] != more["entropy"]
 
 
+@pytest.mark.slow
 def test_a_deleted_checkpoint_is_replaced_ten_times(tmp_path):
     saved_run.make(tmp_path)
     reads = []

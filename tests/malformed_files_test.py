@@ -131,6 +131,7 @@ def refused(call):
 # ---- Lengths -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", _RECORDS)
 @pytest.mark.parametrize("claim", [2**31, 2**40, 2**63, None])
 def test_lengths_are_compared_with_the_file_before_it_is_read(
@@ -160,6 +161,7 @@ def test_a_length_of_a_tiny_file_of_a_stranger(tmp_path):
     assert str(path) in refused(lambda: datasets.source(f"tfrecord:{path}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", _RECORDS)
 def test_files_that_were_not_copied_whole_are_refused(make, tmp_path):
     path, named = make(tmp_path)
@@ -400,6 +402,7 @@ def damaged(content, generator):
     return bytes(changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", _RECORDS)
 def test_damaged_records_are_named_or_harmless(make, tmp_path):
     path, named = make(tmp_path)
@@ -454,6 +457,7 @@ def classes(folder, kind="PNG", side=6, count=6):
     return f"folder:{folder}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])
 def test_a_rotten_image_is_named_and_counted_at_the_next_start(kind, tmp_path):
     name = classes(tmp_path / "images", kind)
@@ -510,6 +514,7 @@ def command(capfd, *words):
     return status, [x for x in lines if x.startswith("tf_contrastive: ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["pack", "show"])
 def test_the_command_datasets_names_a_rotten_image(option, tmp_path, capfd):
     name = classes(tmp_path / "images")

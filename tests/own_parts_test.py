@@ -95,6 +95,7 @@ def forgotten(folder, monkeypatch):
     monkeypatch.setattr(own, "_allowed", set())
 
 
+@pytest.mark.slow
 def test_the_run_records_its_parts(folder):
     text = (folder / "run" / "config.flags").read_text()
     for line in (
@@ -119,6 +120,7 @@ def test_the_same_command_resumes(folder, capsys):
     assert "another experiment" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_its_encoder_is_scored_and_exported(folder, capsys):
     words = ("--workdir=run", "--own_modules", "parts_of_mine")
     scored = ("evaluate", *words, "--protocols=knn", "--knn_k=1")

@@ -71,6 +71,7 @@ def test_encoders_of_each_stack_embed_the_same(stack):
         )
 
 
+@pytest.mark.slow
 def test_a_run_of_each_stack_is_evaluated_and_exported(stack):
     run = str(stack / "run")
     options = fields.replace(Evaluate(), workdir=run, protocols="knn")

@@ -94,6 +94,7 @@ def _pretrain(folder, *flags):
     )
 
 
+@pytest.mark.slow
 def test_a_normal_run_prints_plain_lines_of_its_own(tmp_path):
     done = _pretrain(tmp_path)
     lines = done.stderr.splitlines()

@@ -73,23 +73,19 @@ def untrained():
     return score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
+    # Of each kind: an image's views, classes, mining, a distribution, a queue,
+    # logits. Gradients of all are compared with oracles.
     [
+        "ntxent",
+        "supcon",
         "sincere",
-        *(
-            pytest.param(loss, marks=pytest.mark.slow)
-            # Of each kind: an image's views, classes, mining, a distribution,
-            # a queue, logits. Gradients of all are compared with oracles.
-            for loss in (
-                "ntxent",
-                "supcon",
-                "triplet",
-                "swd_hypersphere",
-                "moco",
-                "cross_entropy",
-            )
-        ),
+        "triplet",
+        "swd_hypersphere",
+        "moco",
+        "cross_entropy",
     ],
 )
 def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
@@ -120,6 +116,7 @@ def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
         assert after[0] > before[0] + _GAIN[loss]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.0, 0.1])
 def test_a_collapse_is_noticed(weight, tmp_path, capsys):
     changes = {"loss": "decoupled_ntxent", "loss_weight": weight, "epochs": 8}

@@ -544,6 +544,7 @@ def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):
     assert not (tmp_path / "next" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_validation_is_measured_on_what_was_cut_off(tmp_path):
     result = train.pretrain(
         _options(tmp_path, validation_fraction=0.25, epochs=1)
@@ -575,6 +576,7 @@ def _folder(root, names, side=12):
     return root
 
 
+@pytest.mark.slow
 def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
     names = [f"{i}.png" for i in range(16)]
     root = _folder(tmp_path / "images", names)

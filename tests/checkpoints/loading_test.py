@@ -70,12 +70,14 @@ def pruned(folder, monkeypatch):
     return during
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["load_run", "load_encoder"])
 def test_the_newest_that_is_there_is_read(moment, pruned):
     parts = exporting.Parts.load(str(pruned(moment)))
     assert parts.run.step == 3
 
 
+@pytest.mark.slow
 def test_export_and_load_take_it(pruned, monkeypatch):
     folder = str(pruned("load_encoder"))
     exported = []
@@ -94,6 +96,7 @@ def test_export_and_load_take_it(pruned, monkeypatch):
     assert exporting.load(folder).output_shape[-1]
 
 
+@pytest.mark.slow
 def test_evaluate_records_the_step_that_it_read(pruned):
     folder = pruned("load_encoder")
     options = Evaluate.of(
@@ -142,6 +145,7 @@ def test_one_deleted_while_its_damage_is_looked_for_is_not_damaged(
     assert "damaged" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_shards_that_vanish_are_missed(folder, tmp_path, monkeypatch):
     options = fields.replace(
         Embed(),

@@ -56,6 +56,7 @@ def test_a_second_process_is_refused_until_the_first_ends(holder, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_taken_over(holder, tmp_path, capsys):
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()

@@ -74,6 +74,7 @@ def whole(tmp_path_factory):
     return _values(workdir)
 
 
+@pytest.mark.slow
 def test_a_signal_saves_and_the_same_command_resumes(
     whole, tmp_path, monkeypatch, capfd
 ):

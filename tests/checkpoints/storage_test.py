@@ -17,6 +17,7 @@ from checkpoint_helpers import (
 from tf_contrastive import checkpoints, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run*", "run?", "run[12]", "run\\1"])
 def test_characters_of_patterns_match_no_other_folder(name, tmp_path):
     write_steps(tmp_path / "run1")

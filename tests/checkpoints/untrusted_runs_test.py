@@ -39,7 +39,13 @@ def original(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=[".", "1", "00012"])
+@pytest.fixture(
+    params=[
+        "1",
+        pytest.param(".", marks=pytest.mark.slow),
+        pytest.param("00012", marks=pytest.mark.slow),
+    ]
+)
 def planted(request, original, tmp_path):
     """A run with a program where an export may be, and the file it writes."""
     run, canary = tmp_path / "run", tmp_path / "canary"
@@ -74,6 +80,7 @@ def test_half_a_run_is_no_export(missing, planted):
     assert not canary.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

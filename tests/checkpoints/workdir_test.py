@@ -36,6 +36,7 @@ def _refused(run):
             read(str(run))
 
 
+@pytest.mark.slow
 def test_options_that_are_cut_off_are_refused(original, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(original, run)
@@ -114,6 +115,7 @@ _COMMAND = """
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_0_2_0_keeps_its_pool(old_pool, tmp_path):
     images, features = noise(2, 32), {}
     for padding in ("same", "symmetric"):
@@ -139,6 +141,7 @@ def test_a_run_of_0_2_0_keeps_its_pool(old_pool, tmp_path):
     assert pool(*_COMMAND.split(), "--workdir=w") is None
 
 
+@pytest.mark.slow
 def test_a_run_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
     command = flags.parse(
         Pretrain, [*_COMMAND.split(), f"--workdir={old_pool}"]
@@ -162,6 +165,7 @@ def test_a_run_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
     checkpoints.check_workdir(run)
 
 
+@pytest.mark.slow
 def test_a_loss_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
     path = old_pool / "config.flags"
     text = path.read_text()
@@ -185,6 +189,7 @@ def test_a_loss_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
     assert alignment() is alignment(loss, workdir=tmp_path) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "export"])
 def test_weights_of_another_pool_are_refused(kind, old_pool, tmp_path):
     path = str(old_pool)

@@ -109,6 +109,7 @@ def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_knn_needs_memory_for_blocks_alone():
     # 64 MiB of bank and 400 MiB of similarities, of which none is copied.
     bank = np.random.default_rng(0).normal(size=(16_384, 1024))

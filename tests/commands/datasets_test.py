@@ -134,6 +134,7 @@ _PLANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "sharing"), _PLANS)
 def test_plans_of_hosts(hosts, sharing, tmp_path, capsys):
     table = tmp_path / "sizes.txt"

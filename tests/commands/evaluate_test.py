@@ -105,6 +105,7 @@ def _write_digits(folder, images):
         image.save(path / f"{number}.png")
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
     _write_digits(tmp_path / "images", datasets.load("digits", "train")[0])
     name = f"folder:{tmp_path}/images"
@@ -119,6 +120,7 @@ def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
     assert tags and all(tag.startswith(f"{name}/trained/") for tag in tags)
 
 
+@pytest.mark.slow
 def test_limits_of_reading_apply_to_the_run_s_own_dataset(tmp_path):
     for split, part in (("train", "train[:150]"), ("test", "test[:50]")):
         images, _ = datasets.load("digits", part)
@@ -142,6 +144,7 @@ def test_hosts_of_a_pod_cannot_read_a_local_folder(run, monkeypatch):
         _evaluate(workdir=str(run), protocols="knn")
 
 
+@pytest.mark.slow
 def test_predictions_are_kept_per_example(evaluated):
     report = _report(evaluated)
     labels = datasets.source("digits", "test").arrays["label"].numpy()
@@ -190,6 +193,7 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
     assert columns["last/knn k=1"] == [(step, pytest.approx(knn["top1"]))]
 
 
+@pytest.mark.slow
 def test_the_history_keeps_every_step_once(evaluated, tmp_path):
     workdir = Path(shutil.copytree(evaluated, tmp_path / "run"))
     history = _report(workdir)["history"]
@@ -230,6 +234,7 @@ def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
     assert {"1%.correct", "10%.correct"} < set(stored.files)
 
 
+@pytest.mark.slow
 def test_a_divergence_is_reported_after_the_other_results(
     run, monkeypatch, capsys
 ):
@@ -510,6 +515,7 @@ def test_a_run_compares_with_its_untrained_encoder(evaluated):
     assert [r["verdict"] for r in same["results"]] == ["tied", "tied"]
 
 
+@pytest.mark.slow
 def test_incomparable_results_are_left_out_with_a_reason(
     evaluated, run, tmp_path
 ):
@@ -574,6 +580,7 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     assert "3 checkpoint(s) scored" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_watch_leaves_out_checkpoints_before_one_that_is_scored(run, capsys):
     assert command.run(_options(workdir=str(run), protocols="prototype")) == 0
     assert command.run(_watch(run)) == 0
@@ -581,6 +588,7 @@ def test_watch_leaves_out_checkpoints_before_one_that_is_scored(run, capsys):
     assert _steps(run) == [15]
 
 
+@pytest.mark.slow
 def test_watch_goes_on_after_a_divergence(run, monkeypatch, capsys):
     error = errors.DivergedError("1% diverged")
     _stub(monkeypatch, "finetune", ("1%", error))

@@ -86,6 +86,7 @@ def _names(group):
     return [image["name"].rpartition("/")[2] for image in group["images"]]
 
 
+@pytest.mark.slow
 def test_copies_are_found_across_splits_and_classes(explored):
     _, found = explored
     assert found["images"] == len(_tiles()) + 2
@@ -113,6 +114,7 @@ def test_every_image_has_neighbors_and_the_query_is_found(explored):
     assert first["class"] == _FOLDERS[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["npz", "tfrecord", "parquet"])
 def test_files_of_embed_give_the_same_neighbors(format, explored, folder):
     if format == "parquet":
@@ -427,6 +429,7 @@ def test_the_map_is_used_by_mouse_and_by_keys(page):
     assert driver.execute_script("return chosen") == -1
 
 
+@pytest.mark.slow
 def test_ten_thousand_images_stay_responsive(page, tmp_path):
     random = np.random.default_rng(0)
     centers = random.normal(size=[10, 16])
@@ -454,6 +457,7 @@ def test_ten_thousand_images_stay_responsive(page, tmp_path):
     assert 0 < cards < 500
 
 
+@pytest.mark.slow
 def test_sizes_are_stated(explored, folder, capsys):
     assert _explore(folder, folder / "again", map="pca", map_images=5) == 0
     last = capsys.readouterr().out.splitlines()[-1]

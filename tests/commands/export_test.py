@@ -112,6 +112,7 @@ def _classified(path, images):
     return served["labels"].numpy(), served["probabilities"].numpy()
 
 
+@pytest.mark.slow
 def test_the_probe_of_the_run_classifies(workdir, exported, split):
     path, out = exported
     labels, probabilities = _classified(path, split[0])
@@ -224,6 +225,7 @@ def test_the_differences_are_reported(exported):
         assert f"| `{one['file']}` | {one['format']} | {size:,} |" in card
 
 
+@pytest.mark.slow
 def test_tflite_is_run_by_litert_where_it_is_installed(tmp_path, monkeypatch):
     models = []
 
@@ -260,6 +262,7 @@ def _converter(error=None):
     return convert
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replaced", "reason"),
     [

@@ -39,25 +39,14 @@ def pretrained(folder, data_dir, name, *others):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "others"),
     [
         (_MULTI, ["--loss=cross_entropy"]),
-        pytest.param(
-            "digit_on_image:unique=4,of=digits",
-            ["--loss=supcon"],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "randbit:bits=6,of=cifar10",
-            ["--extra_channels=2"],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "subset:fraction=0.5,of=digits",
-            ["--sampler=class_balanced"],
-            marks=pytest.mark.slow,
-        ),
+        ("digit_on_image:unique=4,of=digits", ["--loss=supcon"]),
+        ("randbit:bits=6,of=cifar10", ["--extra_channels=2"]),
+        ("subset:fraction=0.5,of=digits", ["--sampler=class_balanced"]),
     ],
 )
 def test_pretrain_takes_each_kind_of_dataset(name, others, data_dir, tmp_path):
@@ -76,6 +65,7 @@ def test_pretrain_takes_each_kind_of_dataset(name, others, data_dir, tmp_path):
         assert done == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "words"),
     [

@@ -113,6 +113,7 @@ def _keys(data, elements):
     return keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "shapes", "records"])
 def test_epochs_have_the_views_of_a_run_without_service(
     kind, service, tmp_path
@@ -125,6 +126,7 @@ def test_epochs_have_the_views_of_a_run_without_service(
     assert all(sum(epoch.values()) == EXAMPLES for epoch in ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "records"])
 def test_consumers_on_several_hosts_share_an_epoch(kind, service, tmp_path):
     source = _source(kind, tmp_path)
@@ -262,6 +264,7 @@ def test_a_killed_worker_loses_only_its_own_examples(launched):
     assert service.expected(0) == count
 
 
+@pytest.mark.slow
 def test_the_launched_service_stops_cleanly(launched):
     process, address = launched
     assert address.startswith("grpc://localhost:")
@@ -350,6 +353,7 @@ def test_a_worker_that_does_not_answer_is_found(service):
     assert data_service._silent_worker(dispatcher.target) is None
 
 
+@pytest.mark.slow
 def test_a_worker_names_a_port_in_use():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
@@ -375,6 +379,7 @@ def test_an_address_without_a_service_is_an_error(tmp_path):
         _epochs(source, 1, "grpc://localhost:1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", ["data", "views", None])
 def test_python_that_the_workers_do_not_run_is_refused(python):
     def generate():

@@ -264,6 +264,7 @@ def test_an_image_of_too_many_pixels_is_left_out_by_its_header(tmp_path):
     assert datasets.source(name).info.bad_images == (str(bomb),)
 
 
+@pytest.mark.slow
 def test_only_the_first_image_of_a_gif_is_decoded(tmp_path):
     first = np.zeros([1200, 1200], np.uint8)
     first[:600] = 1

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from dataset_helpers import encoded, picture, write
 
 from tf_contrastive import datasets
@@ -38,6 +39,7 @@ def test_classes_of_several_labels_are_counted(opened):
     assert again.examples == found.examples == source.info.num_examples
 
 
+@pytest.mark.slow
 def test_the_largest_and_the_smallest_of_many_classes_are_listed():
     few = _source([0, 0, 1, 3], ("ant", "bee", "cat", "dog"))
     classes = description.count_classes(few, 0.0)

@@ -61,6 +61,7 @@ def scaled(digit, side):
     return np.rint(np.asarray(grey)).clip(0, 255).astype(np.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "split", "sides"),
     [
@@ -147,6 +148,7 @@ def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
         assert len(everywhere) > 12 and source.info.has_labels
 
 
+@pytest.mark.slow
 def test_a_slice_shows_the_same_images_and_a_seed_others(opened):
     name = "multidigits:count=3"
     whole = columns(opened(name))
@@ -210,6 +212,7 @@ def digits_upon(found, images, digits, side, blend):
     return np.array(which)
 
 
+@pytest.mark.slow
 def test_each_image_has_one_digit_at_nine_places(opened):
     name = "digit_on_image:unique=6,blend=max,of=cifar10"
     digits, labels = digits_of(opened, "train")
@@ -228,6 +231,7 @@ def test_each_image_has_one_digit_at_nine_places(opened):
     np.testing.assert_array_equal(of_digits.labels(), labels[which])
 
 
+@pytest.mark.slow
 def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
     digits, _ = digits_of(opened, "train")
     images = columns(opened("cifar10"))["image"]
@@ -255,6 +259,7 @@ def test_validation_has_all_digits_of_the_test_split(opened):
     assert (which >= 0).all() and len(set(which)) > 12
 
 
+@pytest.mark.slow
 def test_digits_on_images_of_many_sizes(tmp_path, data_dir, opened):
     """At 224 pixels the paper's own places: 33, 100, 168, and 28 pixels."""
     random = np.random.RandomState(0)

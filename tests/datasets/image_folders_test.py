@@ -548,6 +548,7 @@ def test_the_report_says_how_a_folder_was_understood(tmp_path):
     assert ("labels", "none: images directly in the folder") in direct
 
 
+@pytest.mark.slow
 def test_two_splits_are_joined_with_the_decoder_of_each(tmp_path):
     kinds = {"train": ("PNG", "JPEG"), "val": ("GIF", "TIFF")}
     for start, (split, pair) in enumerate(kinds.items()):

@@ -49,6 +49,7 @@ def _held(source):
     return sum(tensor.numpy().nbytes for tensor in tensors) + texts
 
 
+@pytest.mark.slow
 def test_a_list_of_images_takes_100_bytes_each(fake_files, tmp_path):
     rows = (
         f"images/{i // 1000:05}/{i:09}.jpg,c{i * 7 % 1000:03}\n"

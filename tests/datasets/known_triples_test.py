@@ -241,8 +241,17 @@ def _same(found, expected):
     return sorted(found, key=str) == sorted(expected, key=str)
 
 
-@pytest.mark.parametrize("faulty", [False, True])
-@pytest.mark.parametrize("write", [_folders, _lists, _column])
+@pytest.mark.parametrize(
+    "faulty", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        _folders,
+        pytest.param(_lists, marks=pytest.mark.slow),
+        pytest.param(_column, marks=pytest.mark.slow),
+    ],
+)
 def test_exactly_the_known_triples_come_back(write, faulty, tmp_path, caplog):
     told = 0
     for seed in range(_CASES):

@@ -69,6 +69,7 @@ def test_an_invalid_name_is_refused(name, words):
     refused(words, must, name=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["multidigits:count=3,canvas=64", "randbit:bits=7,of=cifar10"]
 )
@@ -100,6 +101,7 @@ def run_python(code, *words):
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -169,6 +171,7 @@ for name in ("folder:{}/locked", "csv:{}/list.csv", "tfrecord:{}/a.tfrecord"):
 """
 
 
+@pytest.mark.slow
 def test_files_without_permission_are_an_error_of_one_line():
     # Not in tmp_path, which only its owner may enter.
     with tempfile.TemporaryDirectory() as folder:
@@ -191,6 +194,7 @@ def test_files_without_permission_are_an_error_of_one_line():
         assert name in line and "ermission denied" in line
 
 
+@pytest.mark.slow
 def test_the_package_imports_tensorflow_datasets_only_when_needed():
     code = (
         "import sys; from tf_contrastive import datasets;"

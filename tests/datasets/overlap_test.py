@@ -82,6 +82,7 @@ def _random_slice(rng, count):
     return f"train[{start}:{stop}]" if start or stop else "train"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", range(5))
 def test_common_images_are_those_with_the_same_pixels(family, files, data_dir):
     names, rng = _names(files)[family], random.Random(family)

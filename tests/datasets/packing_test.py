@@ -47,6 +47,7 @@ def _contents(path):
         yield features["image"].bytes_list.value[0]
 
 
+@pytest.mark.slow
 def test_images_are_shrunk_once_and_read_in_order(folder):
     # The first is a PNG; two are not larger than what is packed.
     assert _pack(folder) == {"kept": 2, "jpeg": 2, "png": 1}
@@ -73,6 +74,7 @@ def test_images_are_shrunk_once_and_read_in_order(folder):
         np.testing.assert_array_equal(found["image"], other["image"])
 
 
+@pytest.mark.slow
 def test_slices_and_splits_are_read(folder):
     _pack(folder)
     _pack(folder, split="test", reading=_held_out())
@@ -84,6 +86,7 @@ def test_slices_and_splits_are_read(folder):
     assert len(_read(folder, split="test")[1]) == 2
 
 
+@pytest.mark.slow
 def test_lossless_images_stay_so_and_jpegs_are_copied(tmp_path):
     by_path = {}
     for i, (name, (ending, content)) in enumerate(odd_images.files().items()):
@@ -129,6 +132,7 @@ def test_one_encoding_is_chosen(encoding, folder):
         _write(source, f"{folder}/packed", 40)
 
 
+@pytest.mark.slow
 def test_packs_of_version_0_2_0_go_on(folder):
     source = datasets.source(f"folder:{folder}/images")
     _write(source, f"{folder}/packed", 40, "jpeg")
@@ -148,6 +152,7 @@ def _held_out():
     return Reading(test_fraction=0.4)
 
 
+@pytest.mark.slow
 def test_an_interrupted_pack_goes_on(folder, monkeypatch):
     _pack(folder)
     example, calls = packing.record_files.example, []
@@ -202,6 +207,7 @@ def test_other_and_damaged_packs_are_refused(folder):
             _read(folder)
 
 
+@pytest.mark.slow
 def test_the_command_packs_what_pretrain_reads(folder, monkeypatch, capsys):
     def main(*words):
         monkeypatch.setattr("sys.argv", ["tf_contrastive", *words])

@@ -155,6 +155,7 @@ def test_seeds_depend_on_epoch_and_example(source):
     assert keys[0] != seeds(batches(source, 1, seed=2)[0])[0][0]
 
 
+@pytest.mark.slow
 def test_streams_repeat_whatever_the_global_seed(source):
     tf.random.set_seed(1)
     first = batches(source, 5)
@@ -175,6 +176,7 @@ def test_a_resumed_stream_equals_the_rest_of_the_whole_one(source, sampler):
         assert_same(whole[start:], rest)
 
 
+@pytest.mark.slow
 def test_a_late_resume_does_not_replay_epochs(source):
     step = 3 * 1_000_000 + 1
     (late,) = batches(source, 1, start_step=step)
@@ -186,6 +188,7 @@ def test_a_late_resume_does_not_replay_epochs(source):
 # ---- Pipelines and replicas ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_pipelines_share_each_global_batch(source, sampler):
     pipelines = 2
@@ -202,6 +205,7 @@ def test_pipelines_share_each_global_batch(source, sampler):
     assert_same(whole, joined)
 
 
+@pytest.mark.slow
 def test_each_pipeline_reads_its_own_files(tmp_path):
     shares = [(0, 8), (8, 14), (14, 21), (21, 24)]  # Files differ in length.
     files = [png(pixels(n)) for n in range(24)]
@@ -231,7 +235,14 @@ def test_each_pipeline_reads_its_own_files(tmp_path):
         batches(source, 1, (6, 0), **options)
 
 
-@pytest.mark.parametrize("pipelines", [2, 3, 6])
+@pytest.mark.parametrize(
+    "pipelines",
+    [
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(6, marks=pytest.mark.slow),
+    ],
+)
 def test_pipelines_read_equal_parts_of_files(pipelines, tmp_path):
     """Whatever the number of files, no example comes twice in an epoch."""
     lengths, files, first = (
@@ -274,6 +285,7 @@ def test_pipelines_read_equal_parts_of_files(pipelines, tmp_path):
         assert all(places[index] == number for index, number in orders)
 
 
+@pytest.mark.slow
 def test_replica_batches_add_up_to_the_rows_of_the_pipeline(source):
     whole = batches(source, 3, (2, 1, 2), batch_size=8)
     parts = batches(source, 6, (2, 1, 4), batch_size=8)
@@ -336,6 +348,7 @@ def test_photographs_of_one_size_are_not_in_memory_together(tmp_path):
     assert int(done.stdout) < 350 * 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
     photographs = [Image.fromarray(photo) for photo in photos()]
@@ -370,6 +383,7 @@ def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
 # ---- Class balance ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [6, 7])
 def test_balanced_batches_have_each_class_equally_often(source, batch_size):
     got = batches(source, 12, sampler="class_balanced", batch_size=batch_size)
@@ -528,6 +542,7 @@ def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
     assert whole.info.num_examples == 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shapes", "stream"])
 def test_a_cache_in_memory_gives_the_same_examples(kind, tmp_path, monkeypatch):
     source = build(kind, tmp_path, monkeypatch)

@@ -58,6 +58,7 @@ def test_many_bits_identify_images_except_for_collisions():
     assert abs(entropy(numbers) - np.log2(images)) < 0.05
 
 
+@pytest.mark.slow
 def test_bits_depend_on_the_image_and_the_seed(opened):
     name = "randbit:bits=12,of=cifar10"
     whole = columns(opened(name))

@@ -1,6 +1,7 @@
 """Parts of other datasets: classes, and fractions of the labels."""
 
 import numpy as np
+import pytest
 from dataset_helpers import columns, pictures, prepare, refused
 from image_helpers import PREPARED, needs_prepared
 
@@ -9,6 +10,7 @@ from tf_contrastive.config.dataset import ImageNet100
 from tf_contrastive.datasets.subsets import balanced_rows
 
 
+@pytest.mark.slow
 def test_cifar2_is_cats_and_dogs(opened):
     for split in ("train", "test"):
         source, whole = (
@@ -29,6 +31,7 @@ def test_cifar2_is_cats_and_dogs(opened):
     np.testing.assert_array_equal(columns(part)["label"], whole[5:10])
 
 
+@pytest.mark.slow
 @needs_prepared
 def test_the_real_cifar2_has_1000_test_images_per_class():
     source = datasets.source("cifar2", "test", data_dir=str(PREPARED))
@@ -57,6 +60,7 @@ def test_a_dataset_of_other_classes_is_refused(tmp_path):
     refused("cifar10 is not found", name="cifar2", data_dir=str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_subset_has_as_many_labels_of_every_class(opened):
     whole = columns(opened("cifar10"))
     rows = {

@@ -14,6 +14,7 @@ from tf_contrastive import datasets, errors
 from tf_contrastive.config.data import Reading
 
 
+@pytest.mark.slow
 @needs_prepared
 @pytest.mark.parametrize(
     ("name", "split", "shape", "count"),
@@ -99,6 +100,7 @@ def test_an_absent_split_of_a_prepared_dataset_is_an_absent_split(tmp_path):
     assert not isinstance(caught.value, errors.AbsentSplitError)
 
 
+@pytest.mark.slow
 def test_datasets_of_other_layouts(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, [4, 6, 5, 3], "uint8")
     bits = np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
@@ -292,6 +294,7 @@ def test_images_are_those_of_pillow_or_named(kind, is_read, position, tmp_path):
     assert f"record {position} (from 0)" in message and "Pillow" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", [[0], [3], [1, 2], range(4)], ids=str)
 def test_splits_of_which_a_part_has_labels_are_an_error(lacking, tmp_path):
     labels = [-1 if i in lacking else i for i in range(4)]

@@ -22,6 +22,7 @@ from tf_contrastive import datasets, errors
 from tf_contrastive.config.data import Reading
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("image", "label", "ending"),
     [
@@ -252,6 +253,7 @@ def test_doctor_is_told_how_records_were_understood(tmp_path):
 # ---- Files -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
 @pytest.mark.parametrize("ending", ["tfrecord", "tfrecord.gz", "gz", "0-of-2"])
 def test_compression_is_recognized_by_the_bytes(compression, ending, tmp_path):
@@ -362,6 +364,7 @@ _TREES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "path", "expected"), _TREES.values(), ids=list(_TREES)
 )
@@ -393,6 +396,7 @@ def test_shards_that_are_empty_or_absent_are_a_warning(tmp_path, caplog):
 # ---- What was written comes back ---------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_written_comes_back_or_an_error_says_why_not(
     tmp_path, monkeypatch
 ):

@@ -132,6 +132,7 @@ def _example(features):
     return tf.train.Example(features=features).SerializeToString()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "options", "expected"),
     [

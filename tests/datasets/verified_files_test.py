@@ -1,5 +1,6 @@
 """Files are verified once; unreadable images are left out."""
 
+import pytest
 from dataset_helpers import (
     class_folders,
     encoded,
@@ -87,6 +88,7 @@ def test_only_new_and_changed_files_are_verified_again(tmp_path, monkeypatch):
     assert opened(8) == info
 
 
+@pytest.mark.slow
 def test_only_changed_files_of_records_are_verified_again(
     tmp_path, monkeypatch
 ):

@@ -141,6 +141,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_tpu_is_resolved_connected_and_initialized_before_any_op():
     done = subprocess.run(
         [sys.executable, "-c", _TPU],
@@ -154,6 +155,7 @@ def test_a_tpu_is_resolved_connected_and_initialized_before_any_op():
     )
 
 
+@pytest.mark.slow
 def test_a_tpu_is_found_by_its_name_in_the_environment(alone):
     for named, tpu, expected in (
         ("pod-2", "", "pod-2"),
@@ -310,6 +312,7 @@ time.sleep(300)
 """
 
 
+@pytest.mark.slow
 def test_workers_end_by_sigterm(alone):
     started = [_start(_WAITING, variables) for variables in _with_tf_config()]
     for process in started:

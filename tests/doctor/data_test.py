@@ -53,6 +53,7 @@ def test_the_test_split_is_described_and_compared(splits):
         _examined(splits, test_split="train[75%:]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "refused"), [("supcon", 1), ("ntxent", 0)])
 def test_what_a_run_starts_from_has_seen_is_told(loss, refused, splits, caplog):
     name, start = f"folder:{splits}", str(splits.parent / "start")

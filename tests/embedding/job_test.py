@@ -84,6 +84,7 @@ def test_every_format_has_the_same_columns(workdir, digits, format, tmp_path):
     assert os.listdir(tmp_path) == [f"digits{ending}"]
 
 
+@pytest.mark.slow
 def test_images_of_every_format_are_those_of_pillow(workdir, tmp_path):
     pixels = []
     for name, (ending, content) in odd_images.files().items():
@@ -124,6 +125,7 @@ def test_shards_add_up_to_the_whole(workdir, digits, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_killed_job_continues_at_the_next_shard(
     workdir, tmp_path, monkeypatch, capsys
 ):

@@ -39,14 +39,12 @@ def vgg(vgg_model, tmp_path_factory):
 
 # ---- Features ----------------------------------------------------------------
 
+
 # Blue first, and [-1, 1]; an older file, and both newer ones.
-_QUICK = [("VGG16", "w.h5"), ("MobileNet", "w.weights.h5")]
-_SLOW = [("VGG16", "w.keras")]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "network,file",
-    [*_QUICK, *(pytest.param(*x, marks=pytest.mark.slow) for x in _SLOW)],
+    ("network", "file"),
+    [("VGG16", "w.h5"), ("MobileNet", "w.weights.h5"), ("VGG16", "w.keras")],
 )
 def test_features_equal_those_of_keras(network, file, tmp_path):
     model = keras_network(network, input_shape=(SIDE, SIDE, 3))
@@ -76,9 +74,10 @@ def test_a_top_is_left_out(tmp_path):
             variable.assign(tf.zeros_like(variable))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file",
-    ["w.h5", "w.weights.h5", pytest.param("w.keras", marks=pytest.mark.slow)],
+    ["w.h5", "w.weights.h5", "w.keras"],
 )
 def test_only_a_top_may_follow(file, tmp_path, vgg_model):
     """What a network of other layers begins with is not its weights."""
@@ -276,6 +275,7 @@ def narrow(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name,make,named",
     [

@@ -103,6 +103,7 @@ def simclr():
     return encoder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["same", "symmetric"])
 def test_features_are_the_published_networks(padding, simclr):
     """SimCLR's tf2/resnet.py and SupCon's resnet.py; torchvision's form."""

@@ -119,6 +119,7 @@ def test_resnet50_is_that_of_the_papers():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"stem": "cifar"}, {"stem": "imagenet", "pool_padding": "symmetric"}],
@@ -210,6 +211,7 @@ def test_an_encoder_of_local_normalization_takes_the_same_weights():
         assert {norm.synchronized for norm in norms} == {expected}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

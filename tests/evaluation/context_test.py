@@ -85,6 +85,7 @@ def test_hosts_embed_parts_that_make_up_the_split():
             assert len(next(iter(part.skip(30)))[0]) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_augmented_images_are_embedded_in_order_on_any_replicas(replicas):
     options = {"batch_size": 12, "start_step": 3}

@@ -93,6 +93,7 @@ def test_images_in_folders_are_those_of_the_list(tmp_path, lists):
     assert found == {_NAMES[i] for i in _LISTED}
 
 
+@pytest.mark.slow
 def test_the_prepared_subset_is_used_for_imagenet_alone(tmp_path):
     _prepare(tmp_path, list(range(40)), "imagenet2012")
     _prepare(tmp_path, sorted(_LISTED), "imagenet2012_subset", config="1pct")
@@ -112,6 +113,7 @@ def test_the_prepared_subset_is_used_for_imagenet_alone(tmp_path):
     assert few_labels.choose(context, 1.0, seed=0).subset == "all"
 
 
+@pytest.mark.slow
 def test_results_say_which_labels_they_are_of(data_dir, lists, tmp_path):
     options = {
         "finetune_fractions": "0.01,1",

@@ -42,6 +42,7 @@ def test_subsets_are_balanced_nested_and_seeded():
     assert np.bincount(few[drawn]).tolist() == [13, 2]
 
 
+@pytest.mark.slow
 def test_a_trained_encoder_gains_from_few_labels():
     scored = digit_networks.subject()
     before = embedding.checksum(scored.subject.encoder)
@@ -86,6 +87,7 @@ def test_the_same_seed_trains_the_same_network():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 def test_a_step_is_sgd_with_nesterov_momentum_and_decay(several):
     """By Keras' own tape, of one class per image or of several."""
@@ -213,6 +215,7 @@ def test_a_transformer_is_fine_tuned_as_papers_do():
         )
 
 
+@pytest.mark.slow
 def test_two_replicas_share_a_batch():
     on = on_replicas.strategy(2)
     recipe = finetune.Recipe(
@@ -227,6 +230,7 @@ def test_two_replicas_share_a_batch():
     assert scores.scores.shape == (497, 10)
 
 
+@pytest.mark.slow
 def test_rates_are_chosen_on_held_out_labels():
     said = []
     scored = digit_networks.subject()

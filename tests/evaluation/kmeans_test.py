@@ -89,6 +89,7 @@ def test_an_encoder_without_maps_is_refused():
         kmeans.local_features(flat, 8)
 
 
+@pytest.mark.slow
 def test_tsne_and_kmeans():
     context = photographs.context(projection=photographs.head())
     measurement = contexts.measure(
@@ -109,6 +110,7 @@ def test_tsne_and_kmeans():
     contexts.check_plots(measurement)
 
 
+@pytest.mark.slow
 def test_an_export_without_labels(exported):
     lines = []
     unlabelled = photographs.context(exported, labelled=False, log=lines.append)

@@ -154,6 +154,7 @@ def test_the_linear_stage_shows_itself_in_tensorboard(both):
     assert 0 < accuracies[0][1] < accuracies[-1][1] < 1
 
 
+@pytest.mark.slow
 def test_the_linear_stage_leaves_the_run_as_it_was(first, both):
     found, expected = (
         {
@@ -208,6 +209,7 @@ def test_the_same_command_again_repeats_what_it_found(both, capsys):
     assert _read(workdir / "linear.json") == before
 
 
+@pytest.mark.slow
 def test_a_finished_run_takes_another_linear_stage(begun, capsys):
     assert command.run(_options(begun, **_SECOND)) == 0
     other = {**_SECOND, "linear_optimizer": "adam", "linear_epochs": 3}
@@ -277,6 +279,7 @@ def _half_cosine(way):
 
 
 # Six epochs of four steps.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -317,6 +320,7 @@ def test_the_schedule_is_a_half_cosine(usual):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"linear_weight_decay": 0.3}, {"linear_label_smoothing": 0.4}]
 )
@@ -368,6 +372,7 @@ def test_a_run_killed_between_its_stages_goes_on(both, tmp_path, monkeypatch):
     assert rows["linear_top1"] == round(_scores(expected)[0], 4)
 
 
+@pytest.mark.slow
 def test_a_stage_that_was_killed_goes_on_bit_for_bit(
     first, begun, tmp_path, monkeypatch, capsys
 ):
@@ -493,6 +498,7 @@ def test_a_test_split_that_is_not_there_is_refused_at_the_start(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_diverged_stage_names_its_flag(first, begun):
     with pytest.raises(errors.UserError, match="linear_learning_rate"):
         _stage(
@@ -508,6 +514,7 @@ def test_a_diverged_stage_names_its_flag(first, begun):
 # ---- The run's own classifier ------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_classifier_of_a_run_is_scored(tmp_path):
     options = {"loss": "cross_entropy", "views": 1, "optimizer": "sgd"}
     training.pretrain(_options(tmp_path, learning_rate=0.05, **options))

@@ -48,6 +48,7 @@ def test_legend_of_reliability_hides_nothing(panels):
         assert not axis.get_tightbbox().overlaps(box)
 
 
+@pytest.mark.slow
 def test_plots_do_not_import_pyplot():
     code = (
         "import sys\n"

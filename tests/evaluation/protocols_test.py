@@ -116,6 +116,7 @@ def test_protocols_score_a_frozen_encoder():
         assert results[f"knn k={k}"]["top1"] == classified["top1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "name", "recorded"),
     [
@@ -183,6 +184,7 @@ def test_projections_are_classified_beside_embeddings():
         protocols.run(subject, ["knn"])
 
 
+@pytest.mark.slow
 def test_declared_numbers_are_written():
     options = {
         **{"features": "h,z", "linear_epochs": 2, "logistic_penalties": 3},
@@ -372,6 +374,7 @@ def test_classes_absent_from_training_are_logged():
     assert all(r["top1"] <= 1 - missed for r in report["results"])
 
 
+@pytest.mark.slow
 def test_views_of_no_augmentation_are_the_images_themselves():
     encoder = _encoder()
     size, steps = 64, 1437 // 64
@@ -388,6 +391,7 @@ def test_views_of_no_augmentation_are_the_images_themselves():
     np.testing.assert_array_equal(labels, train_labels[rows])
 
 
+@pytest.mark.slow
 def test_two_replicas_score_what_one_does(workdir, evaluated, tmp_path):
     exported = exporting.export(workdir, str(tmp_path / "export"))
     given = {"virtual_devices": 2, "linear_epochs": 5}
@@ -488,6 +492,7 @@ def test_extra_channels_are_embedded_and_served(
     assert np.abs(expected - without).max() > 0.01
 
 
+@pytest.mark.slow
 def test_data_without_the_channels_are_refused(with_extra, tmp_path):
     workdir, _ = with_extra
     told = r"takes 2 channels .* digits has 0"

@@ -55,6 +55,7 @@ def _measured():
     return contexts.measure("robustness", _subject(), corruptions=_NAMES)
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_each_image_by_itself(_measured):
     scored = _subject()
     model, _ = classification.fit_linear(
@@ -152,6 +153,7 @@ def test_a_bad_baseline_is_refused_before_any_image_is_embedded(
         protocols.run(scored, ["robustness"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["test", "test[:200]"])
 def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
     asked = []
@@ -198,6 +200,7 @@ def test_images_of_another_split_are_corrupted_themselves(monkeypatch):
     assert found["metrics"]["generated"] == ["contrast"]
 
 
+@pytest.mark.slow
 def test_the_runs_own_head_is_scored():
     scored = _subject()
     model, _ = classification.fit_linear(
@@ -222,6 +225,7 @@ def test_the_runs_own_head_is_scored():
         protocols.run(bare, ["robustness"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "votes"),
     [

@@ -79,6 +79,7 @@ def _evaluate(**values):
     assert command.run(options) == 0
 
 
+@pytest.mark.slow
 def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
     """Of a run of two networks, one of which has seen the images."""
     folders = [str(tmp_path / name) for name in ("all", "part")]
@@ -119,6 +120,7 @@ def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
             assert words in str(caught.value)
 
 
+@pytest.mark.slow
 def test_images_of_a_target_that_the_run_was_trained_on_are_refused(tmp_path):
     class_folders(tmp_path / "images" / "train", per_class=20)
     class_folders(tmp_path / "images" / "test", per_class=20, start=50)
@@ -137,6 +139,7 @@ def test_images_of_a_target_that_the_run_was_trained_on_are_refused(tmp_path):
         command.run(options)
 
 
+@pytest.mark.slow
 def test_what_is_held_out_of_a_run_s_images_is_scored_with_a_warning(
     tmp_path, caplog
 ):

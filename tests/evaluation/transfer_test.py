@@ -125,6 +125,7 @@ def test_transfer_has_the_preprocessing_of_its_paper(
     assert used == expected  # Of linear, and of fine-tuning.
 
 
+@pytest.mark.slow
 def test_each_split_is_embedded_once_at_most(monkeypatch):
     walks = []
     walk = Embedder.steps
@@ -284,6 +285,7 @@ def _write(root, splits):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", [None, "val"])
 def test_a_target_may_be_a_folder_with_the_metric_of_its_name(
     validation, tmp_path
@@ -332,6 +334,7 @@ def test_a_target_may_be_a_folder_with_the_metric_of_its_name(
     )
 
 
+@pytest.mark.slow
 def test_a_target_may_be_a_list(tmp_path):
     root = _write(tmp_path, {"train": _TRAIN, "test": _TEST})
     lines = [
@@ -351,6 +354,7 @@ def test_a_target_may_be_a_list(tmp_path):
     assert row["metrics"]["score"] == row["top1"] > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("splits", "words"),
     [
@@ -383,6 +387,7 @@ def test_targets_without_labels_are_refused(tmp_path):
         protocols.missing("transfer", scored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["supcon", "ntxent"])
 def test_a_target_that_the_encoder_was_trained_on_is_refused_or_told(
     loss, tmp_path
@@ -473,6 +478,7 @@ def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
         tfds_source.label_sets("voc/2007", "train", _voc, "label")
 
 
+@pytest.mark.slow
 def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
     for split, rows in (
         ("train[20:60]+validation", 40 + 80),

@@ -56,6 +56,7 @@ def test_classes_are_predicted_only_from_features_that_hold_them():
         Scoring.of(transforms_train=30).validate()
 
 
+@pytest.mark.slow
 def test_transforms():
     context = photographs.context(projection=photographs.head())
     measurement = contexts.measure(

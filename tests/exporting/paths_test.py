@@ -24,6 +24,7 @@ def test_a_loaded_export_is_the_encoder(encoder, saved):
     assert embedding.checksum(loaded) == embedding.checksum(encoder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "export"])
 def test_a_loaded_encoder_takes_bytes_and_refuses_other_values(kind, tmp_path):
     saved_run.make(tmp_path / "run", branches=True)
@@ -59,6 +60,7 @@ def _unnamed(branches, named=lambda branch: None):
     return encoders.build(make, image_shape=(SIZE, SIZE, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "named",
     [
@@ -132,6 +134,7 @@ def test_invalid_folders_are_refused(tmp_path):
         exporting.load(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_an_export_names_images_that_it_does_not_take(tmp_path):
     encoder = encoders.build("resnet10", width=0.125, image_shape=(8, 8, 3))
     loaded = exporting.load(exporting.export(encoder, str(tmp_path / "e")))

@@ -298,6 +298,7 @@ def _malformed_files(count):
     return files
 
 
+@pytest.mark.slow
 def test_changed_bytes_of_odd_images_do_not_affect_others(signatures):
     generator = random.Random(1)
     good = odd_images.files()["PNG rgb"][1]

@@ -97,6 +97,7 @@ def test_warmup_requests_call_every_signature(base):
     }
 
 
+@pytest.mark.slow
 def test_the_server_configuration_is_valid(base):
     with open(f"{base}/2/assets.extra/models.config") as file:
         parsed = text_format.Parse(
@@ -276,6 +277,7 @@ class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         return _answers(self._model, request)
 
 
+@pytest.mark.slow
 def test_the_grpc_client_embeds_files(base, files, capsys, monkeypatch):
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
@@ -320,6 +322,7 @@ class _Rest(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_the_rest_client_embeds_files(base, files):
     server = http.server.HTTPServer(("localhost", 0), _Rest)
     server.model = tf.saved_model.load(f"{base}/2")
@@ -360,6 +363,7 @@ def test_clients_say_that_nobody_answers_or_a_file_is_missing(
         assert capsys.readouterr().err == "no.jpg: No such file or directory\n"
 
 
+@pytest.mark.slow
 def test_the_grpc_client_names_the_package_that_is_missing(files):
     code = (
         "import runpy, sys; sys.modules['tensorflow_serving'] = None;"
@@ -390,6 +394,7 @@ def _benchmark(monkeypatch, *words):
     return __main__.main()
 
 
+@pytest.mark.slow
 def test_every_signature_is_measured(base, tmp_path, monkeypatch, capsys):
     output = tmp_path / "serving.json"
     status = _benchmark(

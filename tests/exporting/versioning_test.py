@@ -39,6 +39,7 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "module", "name", "when"),
     [

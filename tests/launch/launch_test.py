@@ -85,6 +85,7 @@ def test_words_are_quoted_for_any_shell():
     assert read.decode().split("\0")[:-1] == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", _RUNS)
 def test_dry_run_prints_the_commands_that_would_run(project, line):
     script, *words = _words(line)
@@ -282,6 +283,7 @@ def _with_value(line, value):
     return [f"launch/{words[0]}", *words[1:]], variables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", [s.removeprefix("launch/") for s in _SCRIPTS if "." not in s]
 )
@@ -624,6 +626,7 @@ time.sleep(60)
 # ---- Modules -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_module_runs_without_the_lines_of_tensorflows_start(tmp_path):
     (tmp_path / "module.py").write_text(
         "import sys, tensorflow\nprint(__name__, sys.argv[1:])\nsys.exit(3)\n"

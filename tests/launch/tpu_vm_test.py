@@ -191,6 +191,7 @@ _INSTALL = ["scp", "ssh", "ssh", "install"]
 _NEW = ["create", *_INSTALL, "run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "world", "calls", "status"),
     [
@@ -377,6 +378,7 @@ if sys.argv[1] == "launch/tpu_vm_packages.py":
     project.fake(project.bin / "python3", then + _PIP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "version", "protobuf", "keras"),
     [

@@ -319,6 +319,7 @@ _WALKS = [
 
 
 class TestBlocks:
+    @pytest.mark.slow
     @pytest.mark.parametrize("case", _WALKS, ids=_name)
     def test_their_size_does_not_matter(self, case):
         name, options = case

@@ -187,6 +187,7 @@ def test_a_loss_is_made_again_from_its_config():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [_gap, _Gap(), losses.FunctionLoss(_gap)])
 def test_a_model_trains_by_it(loss):
     encoder = tf.keras.Sequential([tf.keras.Input([2, 2, 3])])
@@ -257,13 +258,14 @@ def _gradients(replicas, make, **options):
 _alone = functools.cache(functools.partial(_gradients, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "replicas", "chunks"),
     [
         (_Learned, 2, 1),
         (_Learned, 1, 2),
-        pytest.param(_Learned, 4, 2, marks=pytest.mark.slow),
-        pytest.param(_Holder, 2, 1, marks=pytest.mark.slow),
+        (_Learned, 4, 2),
+        (_Holder, 2, 1),
     ],
 )
 def test_a_weight_of_a_loss_is_trained_on_any_number_of_replicas(
@@ -291,6 +293,7 @@ def test_the_gradient_of_a_weight_is_that_of_the_formula():
     np.testing.assert_allclose(gradients[-1], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_weight_of_a_loss_is_in_checkpoints_and_saved_models(tmp_path):
     with tf.keras.utils.custom_object_scope({"_Learned": _Learned}):
         model = _model(_Learned())
@@ -310,6 +313,7 @@ def test_a_weight_of_a_loss_is_in_checkpoints_and_saved_models(tmp_path):
     assert "loss" not in _model(_gap).checkpointed()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize(
     ("loss", "text"),

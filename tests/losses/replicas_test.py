@@ -119,6 +119,7 @@ def _is_local(name):
     return name in ("cross_entropy", "moco")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in LOSSES if not _is_local(n)])
 def test_local_negatives_would_be_noticed(name, monkeypatch):
     loss = losses.build(name)
@@ -155,6 +156,7 @@ def test_anchors_without_positives_leave_the_global_count(reduction):
     np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_compiles_to_the_same_numbers(name):
     loss = losses.build(name)
@@ -251,6 +253,7 @@ def _own_sincere(z, labels):
     return tf.reshape(values, [count, views])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])
 @pytest.mark.parametrize(
     ("function", "name"), [(_own_ntxent, "ntxent"), (_own_sincere, "sincere")]

@@ -126,25 +126,15 @@ def _augment(policy):
     return RunViews(run.views).on_device()
 
 
-# Those that run always stand for the others: each takes seconds to compile.
-def _slow_but(names, quick):
-    return [
-        name if name in quick else pytest.param(name, marks=pytest.mark.slow)
-        for name in names
-    ]
-
-
-@pytest.mark.parametrize("loss", _slow_but(LOSSES, ["swd_normal", "moco"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
 def test_the_step_of_every_loss_compiles_to_the_same(loss):
     _assert_compiled_is_the_same(loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy",
-    _slow_but(
-        [*POLICIES, f"ablation:{'+'.join(OPERATIONS)}"],
-        ["simclr"],
-    ),
+    "policy", [*POLICIES, f"ablation:{'+'.join(OPERATIONS)}"]
 )
 def test_the_step_of_every_policy_compiles_to_the_same(policy):
     _assert_compiled_is_the_same("supcon", augment=_augment(policy))

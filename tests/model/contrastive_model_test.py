@@ -80,6 +80,7 @@ def _loss(dropped):
     return "supcon" if dropped == "MomentumEncoder" else "moco"
 
 
+@pytest.mark.slow
 def test_a_feature_takes_along_all_that_it_brings(dropped, monkeypatch):
     # On the host: a function of TensorFlow has no config.
     run = _run(loss=_loss(dropped), augment_on="host")

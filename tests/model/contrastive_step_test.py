@@ -180,6 +180,7 @@ def _fit(model, epochs=1, steps=4, data=None, **compile_options):
     return model.fit(data, epochs=epochs, steps_per_epoch=steps, verbose=0)
 
 
+@pytest.mark.slow
 def test_the_probe_learns_and_leaves_the_encoder_alone():
     with_probe, without = _model(), _model(probe=False)
     history = _fit(with_probe, epochs=10).history
@@ -209,6 +210,7 @@ def test_the_probe_learns_and_leaves_the_encoder_alone():
     ]
 
 
+@pytest.mark.slow
 def test_views_alone_are_enough_for_ntxent():
     model = _model("ntxent", probe=False)
     views = tf.data.Dataset.from_tensors(_data()[0]).repeat()
@@ -226,9 +228,7 @@ class _Inverting(tf.keras.layers.Layer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "replicas", [1, pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_layers_with_control_flow_of_their_own_are_converted(replicas):
     def loss_of(views):
         tf.keras.utils.set_random_seed(0)
@@ -252,6 +252,7 @@ def test_layers_with_control_flow_of_their_own_are_converted(replicas):
     np.testing.assert_allclose(loss_of(dark), loss_of(1 - dark), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_steps_per_execution_changes_nothing_and_is_traced_once():
     one, three = _model(), _model()
     for model, steps in ((one, 1), (three, 3)):
@@ -262,6 +263,7 @@ def test_steps_per_execution_changes_nothing_and_is_traced_once():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_step_compiles_under_xla():
     plain, compiled = _model(), _model()
     _fit(plain, steps=2)
@@ -272,6 +274,7 @@ def test_the_step_compiles_under_xla():
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_waiting_for_input_is_counted():
     def slow(views, labels):
         tf.py_function(lambda: time.sleep(0.3), [], [])
@@ -291,6 +294,7 @@ def test_waiting_for_input_is_counted():
     assert tf.float64 not in {v.dtype for v in graph.variables}
 
 
+@pytest.mark.slow
 def test_evaluate_updates_nothing():
     model = _model()
     _fit(model, steps=1)
@@ -321,6 +325,7 @@ class _SeedAsLoss:
         return value + 0 * tf.reduce_sum(projections)
 
 
+@pytest.mark.slow
 def test_a_loss_draws_by_the_run_and_the_step():
     model = ContrastiveModel(
         _encoder(), heads.build("linear", output=4), _SeedAsLoss(), seed=7
@@ -344,6 +349,7 @@ def _config(**values):
     return fields.replace(small.RUN, **{**known, **values})
 
 
+@pytest.mark.slow
 @small.encoder()
 def test_cross_entropy_trains_a_classifier():
     model = train.build_model(_config(loss="cross_entropy"), _CLASSES)
@@ -418,6 +424,7 @@ def test_regularizers_are_refused():
         ContrastiveModel(encoder, head, loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_variables_that_the_views_do_not_reach_stay(chunks):
     class Encoder(tf.keras.Model):
@@ -447,6 +454,7 @@ def test_variables_that_the_views_do_not_reach_stay(chunks):
     assert np.any(encoder.used.kernel.numpy() != used)
 
 
+@pytest.mark.slow
 def test_half_precision_scales_the_loss_of_the_probe_too():
     with networks.precision("mixed_float16"):
         model = _model()
@@ -474,6 +482,7 @@ def test_a_mixing_model_is_made_again_from_its_config():
     assert ContrastiveModel.from_config(model.get_config()).mix == mix
 
 
+@pytest.mark.slow
 def test_a_batch_counts_by_its_images():
     """Losses whose mean over batches is known: 32, 32 and 6 images."""
     sizes = (32, 32, 6)
@@ -504,7 +513,9 @@ def _compiled(jit_compile, *signature):
     return model, model.get_weights()
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("views", "labels", "text"),
     [
@@ -564,6 +575,7 @@ def _keras(*layers):
     return tf.keras.Sequential([tf.keras.Input([_SIDE, _SIDE, 3]), *layers])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["float", "bool", "str", "column"])
 def test_other_labels_of_the_online_neighbors_are_refused(labels):
     pixels, ids = _data()

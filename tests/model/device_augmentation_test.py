@@ -100,9 +100,9 @@ def _model(run, **options):
     ("augmentation", "kind"),
     [
         ("simclr", "one shape"),
-        ("autoaugment", "shapes"),
-        ("ablation:rotate", "shapes"),
-        ("crop", "one shape"),
+        pytest.param("autoaugment", "shapes", marks=pytest.mark.slow),
+        pytest.param("ablation:rotate", "shapes", marks=pytest.mark.slow),
+        pytest.param("crop", "one shape", marks=pytest.mark.slow),
     ],
 )
 def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
@@ -123,6 +123,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
         assert (changed.mean() > 0.3) == (augmentation != "crop")
 
 
+@pytest.mark.slow
 def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
     source = _mixed_source(tmp_path)
     run = _run()
@@ -152,11 +153,8 @@ def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
     "options",
     [
         {},
-        pytest.param({"grad_cache_chunks": 2}, marks=pytest.mark.slow),
-        pytest.param(
-            {"loss": "moco", "momentum": 0.9, "queue_size": 16},
-            marks=pytest.mark.slow,
-        ),
+        {"grad_cache_chunks": 2},
+        {"loss": "moco", "momentum": 0.9, "queue_size": 16},
     ],
     ids=["plain", "grad cache", "moco"],
 )
@@ -182,6 +180,7 @@ def test_training_on_the_device_is_training_on_the_host(options):
     assert host["loss"][0] != host["loss"][1]
 
 
+@pytest.mark.slow
 def test_replicas_change_colours_of_their_own_images():
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"],
@@ -224,6 +223,7 @@ def test_a_run_on_the_device_trains_without_labels(tmp_path):
     ) == 1
 
 
+@pytest.mark.slow
 def test_extra_channels_pass_by_the_colours():
     bits = np.eye(16, dtype=np.float32)
     images = np.stack(_images(16))
@@ -289,19 +289,15 @@ def test_auto_is_the_host_where_there_is_no_accelerator(tmp_path):
     assert resolved.options.views.augment_on == "host"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({"augmentation": "autoaugment"}, "uint8"),
-        pytest.param(
-            {"augmentation": "randaugment", "augment_on": "device"},
-            "uint8",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
+        ({"augmentation": "randaugment", "augment_on": "device"}, "uint8"),
+        (
             {"augmentation": "stacked_randaugment", "augment_on": "device"},
             "uint8",
-            marks=pytest.mark.slow,
         ),
         ({"precision": "mixed_bfloat16", "standardize": "none"}, "bfloat16"),
     ],
@@ -325,6 +321,7 @@ def test_smaller_types_on_the_wire_do_not_change_the_step(changes, expected):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_types_that_would_round_are_only_used_on_request():
     source = _source()
     for changes in (

@@ -99,6 +99,7 @@ def test_the_gradient_is_that_of_the_whole_batch(whole, replicas):
     _assert_equal(_step(2 if replicas > 1 else 4, replicas), whole)
 
 
+@pytest.mark.slow
 def test_without_labels_and_probe():
     options = {"loss": "ntxent", "probe": False}
     _assert_equal(_step(2, **options), _step(1, **options))
@@ -154,6 +155,7 @@ def test_batch_statistics_are_those_of_a_chunk(replicas, norm):
     )
 
 
+@pytest.mark.slow
 def test_steps_per_execution_changes_nothing():
     one = _step(2, optimizer=_sgd, steps=4)
     three = _step(2, optimizer=_sgd, steps=4, steps_per_execution=3)

@@ -83,15 +83,16 @@ def _expected(norm):
     return _by_hand(_model(norm=norm))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replicas", "chunks"),
     [
         (1, 1),
         (1, 4),
         (2, 1),
-        pytest.param(2, 2, marks=pytest.mark.slow),
-        pytest.param(4, 1, marks=pytest.mark.slow),
-        pytest.param(8, 1, marks=pytest.mark.slow),
+        (2, 2),
+        (4, 1),
+        (8, 1),
     ],
 )
 def test_the_gradient_is_that_of_the_weighted_sum(replicas, chunks):
@@ -117,6 +118,7 @@ def test_without_a_weight_the_encoder_is_left_alone():
     assert len(joint) == len(alone) + 2
 
 
+@pytest.mark.slow
 def test_half_precision_scales_one_loss():
     histories = []
     for policy in "float32", "mixed_float16":

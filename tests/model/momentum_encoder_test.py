@@ -136,6 +136,7 @@ def test_key_weights_are_the_average_of_the_query_weights():
         _assert_equal(_numpy(key), expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_step_keeps_its_keys_and_their_statistics():
     """The oracle is the query branch before the step, which starts equal."""
     twin, model = _model(), _model()
@@ -156,6 +157,7 @@ def test_a_step_keeps_its_keys_and_their_statistics():
     )
 
 
+@pytest.mark.slow
 def test_the_loss_masks_what_the_queue_does_not_hold_yet():
     model = _model()
     values = [model.train_on_batch(*b)[0] for b in _batches()]
@@ -168,6 +170,7 @@ def test_the_loss_masks_what_the_queue_does_not_hold_yet():
     )
 
 
+@pytest.mark.slow
 def test_evaluation_reads_both_branches_and_changes_nothing(trained):
     _, model = trained
     before = _numpy(model.weights)
@@ -271,6 +274,7 @@ def test_batches_of_unknown_size():
         enqueue(tf.ones([5, 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["identity", "linear", "mlp", "probe"])
 def test_any_encoder_and_head_can_be_copied(head):
     strategy = distribution.strategy("mirrored", virtual_devices=2)
@@ -311,7 +315,7 @@ def test_it_goes_with_the_gradient_cache():
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+        {"jit_compile": True},
         {"steps_per_execution": 2},
         {"run_eagerly": True},
     ],

@@ -136,9 +136,8 @@ def test_a_gradient_that_is_not_finite_is_noted_where_the_loss_is(capsys):
     assert model.non_finite_steps().step == 7
 
 
-@pytest.mark.parametrize(
-    "replicas", [1, pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_passing_over_leaves_weights_and_goes_on_with_the_next_step(replicas):
     strategy = _strategy(replicas)
     model = _model(strategy, _skipping(optimizers.LARS(0.1, momentum=0.9)))
@@ -187,6 +186,7 @@ def test_the_policy_ends_the_run_after_so_many(capsys):
         _fit(model, strategy, _batches(1, bad=[(0, 0)]), [keeper])
 
 
+@pytest.mark.slow
 def test_a_probe_that_diverges_is_noted_beside_a_sound_encoder():
     model = _model(_strategy(1))
     model.probe_optimizer.learning_rate = 3e38
@@ -199,6 +199,7 @@ def test_a_probe_that_diverges_is_noted_beside_a_sound_encoder():
     assert model.non_finite_steps() == dataclasses.replace(noted, count=2)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_diverges_is_not_taken_for_the_probe():
     model = _model(_strategy(1))
     _fit(model, _strategy(1), _batches(2, bad=[(1, 0)]))
@@ -212,6 +213,7 @@ def _saved(model, tmp_path):
     return checkpoints.Checkpoints(model, run, info)
 
 
+@pytest.mark.slow
 def test_no_checkpoint_holds_what_a_last_step_left_non_finite(tmp_path):
     model = _model(_strategy(1))
     _fit(model, _strategy(1), _batches(1))
@@ -242,6 +244,7 @@ def _data_files(folder):
     return list(folder.glob("checkpoints/*.data*"))
 
 
+@pytest.mark.slow
 def test_a_run_whose_steps_were_all_skipped_saves_nothing_and_fails(tmp_path):
     strategy = _strategy(1)
     model = _model(strategy, _skipping(optimizers.LARS(0.1)))
@@ -257,6 +260,7 @@ def test_a_run_whose_steps_were_all_skipped_saves_nothing_and_fails(tmp_path):
     assert saved.step == 4 and len(_data_files(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_steps_that_loss_scaling_skips_are_counted():
     strategy = _strategy(1)
     optimizer = tf.keras.mixed_precision.LossScaleOptimizer(

@@ -101,6 +101,7 @@ def _fitted(replicas, **options):
     return built, history.history
 
 
+@pytest.mark.slow
 def test_it_changes_nothing_of_the_training():
     with_it, history = _fitted(1, online_knn_size=24)
     without, plain = _fitted(1)

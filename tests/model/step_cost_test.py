@@ -36,6 +36,7 @@ def test_collectives_of_a_resnet50_are_at_most_117():
     assert _collectives_of_a_step("resnet50")[0] <= 117
 
 
+@pytest.mark.slow
 def test_collectives_of_a_step_are_two_per_normalization_and_seven():
     with small.encoder():
         found, layers = _collectives_of_a_step("resnet10")
@@ -151,6 +152,7 @@ def _collectives_of_a_step(encoder):
     return found, layers
 
 
+@pytest.mark.slow
 def test_means_are_read_outside_of_the_step(monkeypatch):
     # Under MultiWorkerMirroredStrategy each would take two collectives.
     read, outside = RunningMeans.read, []

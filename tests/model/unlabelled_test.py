@@ -83,6 +83,7 @@ def _by_hand(weight):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.0, 0.7])
 @pytest.mark.parametrize(
     ("replicas", "chunks"),
@@ -90,9 +91,9 @@ def _by_hand(weight):
         (1, 1),
         (1, 4),
         (2, 1),
-        pytest.param(4, 1, marks=pytest.mark.slow),
-        pytest.param(8, 1, marks=pytest.mark.slow),
-        pytest.param(2, 4, marks=pytest.mark.slow),
+        (4, 1),
+        (8, 1),
+        (2, 4),
     ],
 )
 def test_the_probe_learns_from_the_labelled_images(replicas, chunks, weight):

@@ -131,6 +131,7 @@ def _points(server, run, tag):
     return {step: value for _, step, value in points}
 
 
+@pytest.mark.slow
 def test_scalars_are_in_groups(server):
     tags = set(server.get("plugin/scalars/tags")["a/events"])
     apart = ("validation/", "reference/")

@@ -293,6 +293,7 @@ def test_mixed_runs_take_gradient_cache_chunks():
     assert abs(_trained(None)[0]["loss"][0] - history["loss"][0]) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_mixed_step_compiles_under_xla():
     history, weights = _reference()
     compiled, result = _trained(_KINDS["both"], jit_compile=True)

@@ -29,13 +29,10 @@ def build(case, image_size):
     return views.build(name, image_size=image_size, **options)
 
 
-# Those that run always use all kinds of operations.
 @pytest.mark.parametrize(
     "case",
     [
-        case
-        if case in ("simclr", "autoaugment", "ablations")
-        else pytest.param(case, marks=pytest.mark.slow)
+        case if case == "simclr" else pytest.param(case, marks=pytest.mark.slow)
         for case in POLICIES
     ],
 )

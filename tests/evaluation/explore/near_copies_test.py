@@ -65,6 +65,7 @@ def test_a_small_picture_is_close_to_that_of_pillow(photographs):
     assert np.abs(found.astype(int) - expected).max() <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _COPIES)
 def test_copies_correlate_and_other_photographs_do_not(kind, photographs):
     originals = _pictures(photographs)

@@ -7,6 +7,7 @@ from tf_contrastive import datasets
 from tf_contrastive.lab.benchmarks import input
 
 
+@pytest.mark.slow
 def test_input_is_compared_with_the_floor(benchmark, capsys):
     status, report = benchmark(
         "input",
@@ -46,6 +47,7 @@ def test_alternatives_make_as_many_views():
         assert int(np.prod(pixels.shape)) == 16 * 2 * 32 * 32 * 3, name
 
 
+@pytest.mark.slow
 def test_large_views_are_made_from_files(tmp_path):
     source = input.source_of(input.images(80, str(tmp_path)))
     assert source.info.num_examples == 512

@@ -163,6 +163,7 @@ def test_sinceres_figure_3_is_of_1_neighbour():
         assert corrupted.knn.weights == "cosine"
 
 
+@pytest.mark.slow
 def test_every_claim_has_valid_commands_and_values_that_are_written():
     known = definitions.claims()
     assert {"SI-T1", "SI-T4", "SC-T1"} <= set(known)

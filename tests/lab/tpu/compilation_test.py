@@ -278,6 +278,7 @@ def test_what_cannot_be_compiled_is_told(options, message, fake):
         _inspect(fields.replace(_options(), **options))
 
 
+@pytest.mark.slow
 def test_the_step_of_several_cores_has_their_collectives(tmp_path):
     run, _ = compilation.prepare(_options(loss="supcon"), 4)
     step = lowering.Step(run)
