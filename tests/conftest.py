@@ -6,6 +6,7 @@ Under Bazel this is also the program that runs a test file.
 import atexit
 import functools
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -129,7 +130,10 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Drills are slow. The largest files, which take longest, start first."""
+    """Drills are slow. The largest files, which take longest, start first.
+
+    Every other file is of the half of the tests that `launch/test` runs first.
+    """
     for item in items:
         if item.path.parent.name == "drills":
             item.add_marker("slow")
@@ -139,6 +143,10 @@ def pytest_collection_modifyitems(items):
             -item.path.stat().st_size,
         )
     )
+    files = dict.fromkeys(item.path for item in items)
+    halves = dict(zip(files, itertools.cycle(("half1", "half2"))))
+    for item in items:
+        item.add_marker(halves[item.path])
 
 
 if __name__ == "__main__":

@@ -523,6 +523,41 @@ def test_all_tests_fail_if_none_was_selected(project, quick, slow, status):
     assert done.returncode == status, done.stderr
 
 
+def test_each_part_of_the_tests_has_a_report_of_its_own(project):
+    assert project.run("launch/test", "--all", "--junit-xml=a.xml").stderr == ""
+    calls = [call for call in project.calls() if "pytest" in call]
+    selected = [call[call.index("-m", 2) + 1] for call in calls]
+    assert selected == ["not slow", "slow and half1", "slow and half2"]
+    reports = [call[-1] for call in calls]
+    assert reports == [f"--junit-xml=a.{part}.xml" for part in (1, 2, 3)]
+
+
+def test_every_test_is_in_one_half():
+    import conftest
+
+    class Item:
+        def __init__(self, name):
+            self.path = _ROOT / "tests" / name
+            self.marks = set()
+
+        def add_marker(self, mark):
+            self.marks.add(mark)
+
+    names = ["drills/serve_test.py", "drills/export_test.py", "flags_test.py"]
+    items = [Item(name) for name in names + names]
+    conftest.pytest_collection_modifyitems(items)
+    halves = [item.marks & {"half1", "half2"} for item in items]
+    assert all(len(half) == 1 for half in halves)
+    assert {frozenset(half) for half in halves} == {
+        frozenset({"half1"}),
+        frozenset({"half2"}),
+    }
+    of_files = {
+        (item.path, *half) for item, half in zip(items, halves, strict=True)
+    }
+    assert len(of_files) == len(names)
+
+
 # ---- SLURM -------------------------------------------------------------------
 
 
