@@ -66,7 +66,7 @@ The bytes leave out the branch of batch normalization for the first steps.
 _EARLIER = """
 Rows with a star are older, of the stem's earlier max-pool and of other
 gradients of convolutions. In rows that were compiled again, bytes and memory
-changed by at most 1 %, and the largest batch grew by up to 6 %.
+changed by at most 1 %, and the largest batch by -4 to 13 %.
 """
 # Options on which the form of a step depends.
 _FORM = (

@@ -132,7 +132,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Drills are slow. The largest files, which take longest, start first.
 
-    Every other file is of the half of the tests that `launch/test` runs first.
+    Of the files in this order, `launch/test --slow` runs every other one first.
     """
     for item in items:
         if item.path.parent.name == "drills":

@@ -21,7 +21,7 @@ from tf_contrastive.evaluation import artifacts
 
 _ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("DRILL_SEED", "0"))
-KILLS = int(os.environ.get("DRILL_KILLS", "4"))
+KILLS = int(os.environ.get("DRILL_KILLS", "6"))
 
 
 def _start(run, k):
