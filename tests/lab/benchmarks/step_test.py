@@ -42,14 +42,19 @@ def test_the_benchmark_compares_the_step_with_its_encoder(benchmark, capsys):
     assert [line.split()[2] for line in shown[1:]] == ["1", "2"]
 
 
-def test_the_bare_passes_are_those_of_the_encoder():
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_bare_passes_are_those_of_the_encoder(jit_compile):
     tf.keras.utils.set_random_seed(0)
     encoder = encoders.build(
         "resnet10", width=0.125, stem="cifar", image_shape=(16, 16, 3)
     )
     views = tf.random.stateless_uniform([8, 2, 16, 16, 3], [1, 2])
     data = tf.data.Dataset.from_tensors((views, tf.range(8))).repeat()
-    passes = step.bare(encoder, tf.distribute.get_strategy())
+    strategy = tf.distribute.get_strategy()
+    passes = step.bare(encoder, strategy, jit_compile)
+    graph = passes.get_concrete_function(iter(data)).graph.as_graph_def()
+    compiled = (f.attr["_XlaMustCompile"].b for f in graph.library.function)
+    assert any(compiled) == jit_compile
     moving = encoder.non_trainable_variables
     before = [v.numpy() for v in moving]
     gradients = passes(iter(data))

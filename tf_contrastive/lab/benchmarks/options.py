@@ -42,6 +42,7 @@ _PEER_FLAGS = (
     "--weight_decay=1e-4",
     "--learning_rate=0.01",
     "--standardize=none",
+    "--augment_on=host",
     "--noprobe",
     "--workdir=none",
 )

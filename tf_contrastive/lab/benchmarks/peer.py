@@ -1,4 +1,4 @@
-"""SimCLR's step, input and kNN beside those of lightly, on CPUs.
+"""SimCLR's step, on CPUs or a GPU, input and kNN beside those of lightly.
 
 lightly, a PyTorch package, runs in a process of its own, in an interpreter of
 the user's; it waits while ours is measured, and the other way round. Both have
@@ -22,6 +22,7 @@ import tensorflow as tf
 from tf_contrastive import (
     classifiers,
     datasets,
+    distribution,
     errors,
     files,
     losses,
@@ -85,11 +86,12 @@ class Case(NamedTuple):
 def run(common: Common, options: Peer) -> measure.Report:
     """Measures the cases one after the other."""
     environment = measure.environment()
-    if environment["accelerators"]:
+    devices = environment["accelerators"]
+    if devices and (len(devices) > 1 or "GPU" not in devices[0]):
         raise errors.UserError(
-            f"{errors.arg('benchmark', options.name)} measures CPUs, and this"
-            " machine has other devices: hide them, such as by"
-            " CUDA_VISIBLE_DEVICES=-1"
+            f"{errors.arg('benchmark', options.name)} measures CPUs or one GPU,"
+            f" and this machine has {', '.join(devices)}: hide them, such as by"
+            " CUDA_VISIBLE_DEVICES=0, or -1 for CPUs"
         )
     python = ""
     if not common.only_ours:
@@ -105,8 +107,10 @@ def run(common: Common, options: Peer) -> measure.Report:
     for row in rows:
         row.update(cores=_cores(), load_before=load, load_after=after)
         versions = {**versions, **row["versions"]}
+    steps_on = f"; steps on {_gpu_name()}" if devices else ""
     lines = [
-        f"{_cores()} cores; load average {load:.1f} before, {after:.1f} after",
+        f"{_cores()} cores{steps_on}; load average {load:.1f} before,"
+        f" {after:.1f} after",
         ", ".join(
             f"{name} {versions[name]}"
             for name in ("tensorflow", "keras", "torch", "torchvision", PEER)
@@ -226,6 +230,13 @@ def _seconds_of_others() -> float:
     return sum(getattr(times, n, 0.0) for n in busy) - sum(os.times()[:4])
 
 
+def _gpu_name() -> str:
+    """Returns the name of the first GPU."""
+    [gpu, *_] = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpu)
+    return str(details.get("device_name", "a GPU"))
+
+
 def _cores() -> int:
     """Returns the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -242,7 +253,7 @@ def _step(options: Pretrain, compiled: bool) -> Case:
     assert side
     noise = np.random.default_rng(0)
     pixels = noise.integers(0, 256, [images, side, side, 3], np.uint8)
-    strategy = tf.distribute.get_strategy()
+    strategy = distribution.strategy("default")
     prepared = train.prepare(
         options,
         strategy,
@@ -292,6 +303,7 @@ def _step(options: Pretrain, compiled: bool) -> Case:
             "weight_decay": run.optimizer.weight_decay,
             "projection": run.projection.projection_output,
             "cores": _cores(),
+            "gpu": prepared.machine.gpu_capability is not None,
             "compiled": compiled,
             "steps": _STEPS,
             "projections": projections.tolist(),

@@ -1,4 +1,4 @@
-"""SimCLR of lightly, on CPUs: a training step, its input, or kNN.
+"""SimCLR of lightly: a training step, on CPUs or a GPU, its input, or kNN.
 
 A program of its own: `python peer_program.py CASE`, with a JSON object of the
 arguments of a function in `TASKS`, and its name as "task". It needs torch,
@@ -40,6 +40,7 @@ def step(
     weight_decay: float,
     projection: int,
     cores: int,
+    gpu: bool,
     compiled: bool,
     steps: int,
     projections: list,
@@ -60,6 +61,7 @@ def step(
       weight_decay: of SGD.
       projection: dimension of the projections.
       cores: that it may use.
+      gpu: whether the first GPU is used instead of them.
       compiled: whether `torch.compile` is tried.
       steps: that a turn times.
       projections: [2, n, d], whose loss is described, too.
@@ -73,6 +75,10 @@ def step(
     from lightly.models.modules import SimCLRProjectionHead
 
     loss_of = NTXentLoss(temperature=temperature)
+    device = "cuda" if gpu else "cpu"
+    # TF32 for matrices, as TensorFlow has, and the fastest convolutions.
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
 
     layouts = {
         "contiguous": torch.contiguous_format,
@@ -93,19 +99,19 @@ def step(
             encoder.maxpool = torch.nn.Identity()
         head = SimCLRProjectionHead(features, features, projection)
         model = torch.nn.Sequential(encoder, head)
-        model = model.to(memory_format=layouts[layout])
+        model = model.to(device, memory_format=layouts[layout])
         optimizer = torch.optim.SGD(
             model.parameters(),
             lr=0.01,
             momentum=momentum,
             weight_decay=weight_decay,
         )
-        views = torch.rand(2 * images, 3, side, side)
+        views = torch.rand(2 * images, 3, side, side, device=device)
         views = views.contiguous(memory_format=layouts[layout])
         forward = torch.compile(model) if how == "compiled" else model
 
         def one() -> None:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=bfloat16):
                 projected = forward(views)
             loss = loss_of(*projected.float().chunk(2))
             optimizer.zero_grad()
@@ -125,7 +131,7 @@ def step(
         return min(trials, key=trials.__getitem__)
 
     # PyTorch's own number is that of physical cores.
-    counts = sorted({torch.get_num_threads(), cores})
+    counts = sorted({torch.get_num_threads()} | (set() if gpu else {cores}))
     best = fastest(*itertools.product(layouts, counts, ["eager"]))
     if compiled:
         best = fastest((*best[:2], "compiled"))

@@ -98,16 +98,31 @@ def run(common: Common, options: Step) -> measure.Report:
 
 
 def bare(
-    encoder: tf.keras.Model, strategy: tf.distribute.Strategy
+    encoder: tf.keras.Model,
+    strategy: tf.distribute.Strategy,
+    jit_compile: bool = False,
 ) -> Callable[[Any], Any]:
     """Returns an encoder's forward and backward pass, as one graph.
 
     It maps an iterator of the step's batches to the gradients of each replica.
+
+    Args:
+      encoder: the encoder.
+      strategy: that of the step.
+      jit_compile: whether XLA compiles the passes of each replica.
+
+    Returns:
+      that function.
     """
+
+    def passes(data: Any) -> list[tf.Tensor]:
+        return both_passes(encoder, data)
+
+    run = tf.function(passes, jit_compile=True) if jit_compile else passes
 
     @tf.function
     def on_replicas(iterator: Any) -> Any:
-        return strategy.run(both_passes, args=(encoder, next(iterator)))
+        return strategy.run(run, args=(next(iterator),))
 
     return on_replicas
 
@@ -191,7 +206,7 @@ def _measure(
 
     with networks.precision(run.runtime.precision):
         step = model.make_train_function()
-        passes = bare(model.encoder, strategy)
+        passes = bare(model.encoder, strategy, model.jit_compile)
         batches = iter(
             synthetic.batches(run, info.num_classes, size // replicas, strategy)
         )
