@@ -10,6 +10,7 @@ import os
 import sys
 import types
 import warnings
+from logging import getLogger
 
 from absl import logging
 
@@ -131,8 +132,10 @@ def _configure_logging(verbosity: str) -> None:
     # TensorFlow's C++ code logs errors of CUDA at every start without a GPU.
     # Its real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Libraries warn of their own deprecations, which users cannot fix.
+    # Libraries warn of their own deprecations, which users cannot fix, and
+    # Keras of histograms that take longer than a step.
     logging.set_verbosity(logging.ERROR)
+    getLogger("tensorflow").setLevel("ERROR")
     warnings.simplefilter("ignore")
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from tf_contrastive import datasets, terminal
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import image_headers, verified_files
+from tf_contrastive.datasets import decoding, image_headers, verified_files
 from tf_contrastive.doctor import memory
 
 # What is refused, and the reason.
@@ -300,3 +300,28 @@ def test_gifs_are_cut_off_after_their_first_image():
             image_headers.check(tf.constant(whole), side * side - 1)
         with pytest.raises(tf.errors.InvalidArgumentError):
             image_headers.check(tf.constant(cut[:-3]), side * side)
+
+
+def test_files_are_read_on_the_host():
+    """Also beside a GPU, of which another virtual device takes the place."""
+    content = odd_images.files()["PNG EXIF 5"][1]
+    with tf.device("CPU:1"):
+        turn = image_headers.orientation(content)
+        image = decoding.decode(content, upright=True)
+    assert turn.device.endswith("CPU:0") and image.device.endswith("CPU:0")
+    for function in (
+        lambda x: decoding.decode(x, True, True, True),
+        decoding.decode_native,
+        lambda x: image_headers.check(x, 1000),
+    ):
+        traced = tf.function(function, autograph=False).get_concrete_function(
+            tf.TensorSpec([], tf.string)
+        )
+        graph = traced.graph.as_graph_def()
+        nodes = [*graph.node]
+        for inner in graph.library.function:
+            nodes += inner.node_def
+        assert len(nodes) > 100
+        # What the traced function itself adds: its input, output and order.
+        others = {n.op for n in nodes if n.device != "/device:CPU:0"}
+        assert others <= {"Placeholder", "Identity", "NoOp"}

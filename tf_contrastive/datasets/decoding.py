@@ -159,6 +159,7 @@ class Found(NamedTuple):
         return Found(*(column[rows] for column in self))
 
 
+@image_headers.on_host
 def decode(
     contents: tf.Tensor,
     has_gifs: bool = False,
@@ -199,6 +200,7 @@ def decode(
     return image
 
 
+@image_headers.on_host
 def decode_native(contents: tf.Tensor) -> tf.Tensor:
     """Decodes a file that nobody has verified; fails if only Pillow can."""
     return image_headers.decode(image_headers.native(contents))
@@ -333,6 +335,7 @@ def _is_native(contents: bytes) -> bool:
         raise UnreadableError(_FORMAT) from error
 
 
+@image_headers.on_host
 def verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
     """Returns what is found of an image; raises where `decode` would fail."""
     if not contents:

@@ -8,8 +8,15 @@ file. They fail if the bytes are not such a file; the caller drops it.
 """
 
 import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import tensorflow as tf
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_HOST = "/device:CPU:0"
 
 # Limit of the steps over the parts of a GIF before its first image, and over
 # the metadata of a JPEG. Ordinary files take some dozens; a malicious one must
@@ -51,6 +58,26 @@ _MAX_COLORS = 256  # In the palette of a BMP with 8 bits per pixel.
 _JFIF, _TABLE, _FILL = b"\xff\xd8\xff\xe0\0\x10", b"\xff\xdb", 0xFFFF
 
 
+def on_host(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Keeps a function's operations on the CPU.
+
+    TensorFlow would place some on a GPU, each with copies of a few bytes; and
+    beside an H200 a few PNGs were turned otherwise than their EXIF data say.
+    """
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if tf.executing_eagerly():
+            scope = tf.device(_HOST)
+        else:  # The branches of `tf.cond` inherit only a function.
+            scope = tf.compat.v1.device(lambda _: _HOST)
+        with scope:
+            return function(*args, **kwargs)
+
+    return run
+
+
+@on_host
 def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     """Returns an image file's bytes, string [], if they may be decoded.
 
@@ -79,6 +106,7 @@ def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
         return tf.identity(checked)
 
 
+@on_host
 def first_image(data: tf.Tensor) -> tf.Tensor:
     """Reduces the bytes, string [], of a GIF to its first image.
 
@@ -91,6 +119,7 @@ def first_image(data: tf.Tensor) -> tf.Tensor:
     )
 
 
+@on_host
 def decode(data: tf.Tensor, halvings: tf.Tensor | None = None) -> tf.Tensor:
     """Decodes the bytes, string [], of a file that `is_native`.
 
@@ -125,6 +154,7 @@ def decode(data: tf.Tensor, halvings: tf.Tensor | None = None) -> tf.Tensor:
     return image
 
 
+@on_host
 def is_native(data: tf.Tensor) -> tf.Tensor:
     """Whether TensorFlow decodes a file's bytes, string [], as Pillow does.
 
@@ -165,6 +195,7 @@ def is_native_file(contents: bytes) -> bool:
     return is_usual or bool(is_native(contents))
 
 
+@on_host
 def native(data: tf.Tensor) -> tf.Tensor:
     """Returns the bytes, string [], of a file that `is_native`, for `decode`.
 
@@ -189,6 +220,7 @@ def native(data: tf.Tensor) -> tf.Tensor:
     )
 
 
+@on_host
 def is_lossy(data: tf.Tensor) -> tf.Tensor:
     """Whether a file's bytes, string [], are of a lossy format; bool [].
 
@@ -202,6 +234,7 @@ def is_lossy(data: tf.Tensor) -> tf.Tensor:
     return _starts(data, _JPEG) | is_heif | (is_webp & ~_has(head, b"VP8L"))
 
 
+@on_host
 def orientation(data: tf.Tensor) -> tf.Tensor:
     """Reads the orientation of a JPEG's or PNG's bytes, string [].
 
@@ -247,6 +280,7 @@ def may_be_turned(contents: bytes) -> bool:
     return any(mark in contents for mark in _MARKS)
 
 
+@on_host
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     """Turns an image [h, w, K] to the orientation of its EXIF data, 1 to 8."""
 
@@ -274,12 +308,13 @@ def has_too_many_scans(contents: bytes) -> bool:
 
 # Not inlined: what few files need would cost all others time, since operations
 # take some even if they are not executed.
-_on_bytes = functools.partial(
-    tf.function,
-    input_signature=[tf.TensorSpec([], tf.string)],
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
+def _on_bytes(function: Callable) -> Callable:
+    return tf.function(
+        on_host(function),
+        input_signature=[tf.TensorSpec([], tf.string)],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
 
 
 def _starts(data: tf.Tensor, magic: bytes) -> tf.Tensor:
