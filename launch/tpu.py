@@ -62,11 +62,6 @@ batch is a multiple of 8 that fits without recomputation: larger ones do not
 fit, or only because the compiler computes activations twice.
 
 The bytes leave out the branch of batch normalization for the first steps.
-{earlier}"""
-_EARLIER = """
-Rows with a star are older, of the stem's earlier max-pool and of other
-gradients of convolutions. In rows that were compiled again, bytes and memory
-changed by at most 1 %, and the largest batch by -4 to 13 %.
 """
 # Options on which the form of a step depends.
 _FORM = (
@@ -111,9 +106,8 @@ def document(rows: dict[str, dict[str, Any]]) -> str:
     """Returns the text of docs/tpu.md: `rows` of docs/tpu.json."""
     from tf_contrastive.lab.tpu import chips
 
-    earlier = _EARLIER * any("earlier" in row for row in rows.values())
     lines = [
-        _INTRODUCTION.format(images=IMAGES, earlier=earlier),
+        _INTRODUCTION.format(images=IMAGES),
         "| encoder | width | chip | MiB of a core | of | Tflop | GB |"
         " ms by flops | ms by bytes | images/s of a core | largest batch of a"
         " core |",
@@ -126,9 +120,8 @@ def document(rows: dict[str, dict[str, Any]]) -> str:
             missing.append(f"{encoder} {width}x on {name}")
             continue
         chip = chips.CHIPS[name]
-        star = " *" * ("earlier" in row)
         cells = [
-            f"{encoder}{star}",
+            encoder,
             f"{width}x",
             name,
             f"{row['memory'] / 2**20:,.0f}",

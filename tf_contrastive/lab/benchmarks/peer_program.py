@@ -76,9 +76,9 @@ def step(
 
     loss_of = NTXentLoss(temperature=temperature)
     device = "cuda" if gpu else "cpu"
-    # TF32 for matrices, as TensorFlow has, and the fastest convolutions.
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True
+    if gpu:  # TF32 for matrices, as in TensorFlow; the fastest convolutions.
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
 
     layouts = {
         "contiguous": torch.contiguous_format,
