@@ -13,6 +13,8 @@ from PIL import Image
 
 import tf_contrastive
 
+pytestmark = pytest.mark.early
+
 _EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 

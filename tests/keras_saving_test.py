@@ -13,6 +13,8 @@ from tf_contrastive import encoders, heads, losses, optimizers, schedules
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
 
+pytestmark = pytest.mark.keras
+
 _EXTENSIONS = ("m.keras", "m.h5", "m")
 
 

@@ -16,7 +16,7 @@ from tf_contrastive import train as training
 from tf_contrastive.config import fields
 from tf_contrastive.losses import contrastive_metrics
 
-pytestmark = pytest.mark.usefixtures("small_encoder")
+pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
 _OPTIONS = {
     "dataset": "digits",

@@ -32,7 +32,7 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.datasets import color_statistics as dataset_statistics
 
-pytestmark = pytest.mark.usefixtures("small_encoder")
+pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SMALL = {**small.DIGITS, "log_every_steps": 2}

@@ -15,6 +15,8 @@ from tf_contrastive.config import fields
 from tf_contrastive.doctor import memory
 from tf_contrastive.model import networks
 
+pytestmark = pytest.mark.early
+
 
 def _saved_bytes(encoder, images, side):
     """Bytes that TensorFlow passes from the forward to the backward pass."""

@@ -14,7 +14,7 @@ from tf_contrastive.commands import embed as command
 from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.early]
 
 # Two processes, as a distributed runner has many.
 _TWO = "--direct_num_workers=2 --direct_running_mode=multi_processing"

@@ -21,6 +21,8 @@ from tf_contrastive import (
 )
 from tf_contrastive.encoders import pretrained
 
+pytestmark = pytest.mark.early
+
 _FOLDER = Path(pretrained.__file__).parent
 _DIGITS = "pretrained:digits-supcon-resnet10"
 

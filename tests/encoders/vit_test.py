@@ -20,6 +20,8 @@ from tf_contrastive.encoders import vit
 from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.momentum_encoder import KeyBranch
 
+pytestmark = pytest.mark.early
+
 _RAW = {"mean": (0, 0, 0), "std": (1, 1, 1)}
 
 

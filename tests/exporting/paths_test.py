@@ -9,6 +9,8 @@ from export_helpers import SIZE, make_images
 import tf_contrastive
 from tf_contrastive import embedding, encoders, errors, exporting
 
+pytestmark = pytest.mark.keras
+
 
 def test_a_loaded_export_is_the_encoder(encoder, saved):
     loaded = tf_contrastive.load(saved)

@@ -8,6 +8,8 @@ from export_helpers import SIZE, conv_block, make_encoder, make_images
 from tf_contrastive import embedding, errors, exporting, heads
 from tf_contrastive.exporting import classifier_heads
 
+pytestmark = pytest.mark.keras
+
 
 def test_invalid_classifiers_are_refused(bank, encoder, tmp_path):
     with pytest.raises(errors.UserError, match="num_classes=3"):

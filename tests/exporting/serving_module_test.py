@@ -20,6 +20,8 @@ from tf_contrastive import classifiers, exporting, views
 from tf_contrastive.exporting import serving_module
 from tf_contrastive.views import preprocessing
 
+pytestmark = pytest.mark.keras
+
 
 def _expected(encoder, images):
     preprocess = views.evaluation(SIZE)

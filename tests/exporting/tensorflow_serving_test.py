@@ -27,6 +27,8 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from tf_contrastive import __main__, exporting
 
+pytestmark = pytest.mark.keras
+
 _ROOT = Path(__file__).absolute().parents[2]
 SIZE = 12
 

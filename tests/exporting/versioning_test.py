@@ -10,6 +10,8 @@ from export_helpers import SIZE
 from tf_contrastive import errors, exporting
 from tf_contrastive.exporting import model_card, versioning
 
+pytestmark = pytest.mark.keras
+
 
 def _tiny_model(features):
     """A model with one signature, whose export takes a second."""

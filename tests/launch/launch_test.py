@@ -543,9 +543,13 @@ def test_every_test_is_in_one_half():
         def add_marker(self, mark):
             self.marks.add(mark)
 
-    names = ["drills/serve_test.py", "drills/export_test.py", "flags_test.py"]
+        def get_closest_marker(self, mark):
+            return mark if mark in self.marks else None
+
+    names = ["flags_test.py", "drills/serve_test.py", "drills/export_test.py"]
     items = [Item(name) for name in names + names]
     conftest.pytest_collection_modifyitems(items)
+    assert [item.path.name for item in items[-2:]] == ["flags_test.py"] * 2
     halves = [item.marks & {"half1", "half2"} for item in items]
     assert all(len(half) == 1 for half in halves)
     assert {frozenset(half) for half in halves} == {

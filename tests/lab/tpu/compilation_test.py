@@ -27,7 +27,7 @@ _SPEC = importlib.util.spec_from_file_location(
 table = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(table)
 
-pytestmark = pytest.mark.usefixtures("small_encoder")
+pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
 _SMALL = {
     "dataset": "digits",
