@@ -220,13 +220,18 @@ def recipes() -> dict[str, tuple[Pretrain, int]]:
     return result
 
 
-def form(run: Pretrain, images: int) -> str:
-    """Returns what the form of a step depends on, as a key."""
+def form(run: Pretrain, images: int) -> frozenset[tuple[str, str]]:
+    """Returns what the form of a step depends on: names and values."""
     values = fields.values(run)
     options = {
-        k: v for k, v in run.loss.options().items() if k != "temperature"
+        f"loss's {name}": value
+        for name, value in run.loss.options().items()
+        if name != "temperature"
     }
-    return repr((images, options, [values[name] for name in _FORM]))
+    parts = {name: values[name] for name in _FORM} | options
+    return frozenset(
+        (n, repr(v)) for n, v in (parts | {"images": images}).items()
+    )
 
 
 def distinct(

@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+import cover
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -335,15 +336,12 @@ def _distinct():
 
     Numbers are one value, but for 0, which turns things off.
     """
-    names, seen = [], set()
+    values = {}
     for name in _PRETRAIN:
         run = flags.write(_shrunk(_parse(name)))
         run = re.sub(r"(?<=[=/])(?!0$)[0-9.,/e+-]+$", "1", run, flags=re.M)
-        values = set(run.splitlines())
-        if not values <= seen:
-            names.append(name)
-            seen |= values
-    return names
+        values[name] = set(run.splitlines())
+    return cover.cover(values)
 
 
 class _NoSummaries(tf.keras.callbacks.Callback):

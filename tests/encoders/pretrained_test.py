@@ -27,6 +27,15 @@ _FOLDER = Path(pretrained.__file__).parent
 _DIGITS = "pretrained:digits-supcon-resnet10"
 
 
+# kNN of the first 10,000 images of CIFAR-10 on the first 2,000 test images: a
+# sixth of the time. Of all it was 0.5252 and 0.7385 then; `results` has the
+# numbers of a copy that was stored as JPEG.
+_TOP1_OF_SOME = {
+    "cifar10-simclr-resnet10": 0.463,
+    "cifar10-supcon-resnet10": 0.7215,
+}
+
+
 def _embedded(encoder, dataset, split):
     """Returns embeddings and labels of a split."""
     data_dir = str(PREPARED) if dataset != "digits" else None
@@ -49,14 +58,14 @@ def test_an_encoder_has_its_accuracy(name):
     known = pretrained.results(name)
     dataset = known["dataset"]
     encoder = tf_contrastive.load(f"pretrained:{name}")
-    train = _embedded(encoder, dataset, "train")
-    test = _embedded(encoder, dataset, "test")
+    some = _TOP1_OF_SOME.get(name)
+    train = _embedded(encoder, dataset, "train[:10000]" if some else "train")
+    test = _embedded(encoder, dataset, "test[:2000]" if some else "test")
     assert train[0].shape[1] == known["features"]
     top1 = evaluation.knn(*train, *test)["top1"]
-    # Nearly tied neighbours depend on the processor. The numbers of CIFAR-10
-    # are of a copy that was stored as JPEG; the original's differ slightly.
-    tolerance = 3 / len(test[0]) if dataset == "digits" else 0.01
-    assert top1 == pytest.approx(known["top1"]["knn"], abs=tolerance)
+    # Nearly tied neighbours depend on the processor.
+    tolerance = 0.01 if some else 3 / len(test[0])
+    assert top1 == pytest.approx(some or known["top1"]["knn"], abs=tolerance)
 
 
 def test_the_encoders_are_small_and_listed(capsys, monkeypatch):

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import cover
 import pytest
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
@@ -356,11 +357,18 @@ _RECIPES = {
     name: (fields.replace(run, encoder="resnet10", width=1.0), images)
     for name, (run, images) in table.recipes().items()
 }
-# Of each form of a step, the one with the largest batch per core.
-_FORMS = {
-    table.form(run, 0): name
-    for name, (run, _) in sorted(_RECIPES.items(), key=lambda item: item[1][1])
-}
+
+
+def _forms():
+    """Recipes with each value of each option that a step's form depends on."""
+    # Of each form, the one with the largest batch per core.
+    forms = {
+        table.form(run, 0): name
+        for name, (run, _) in sorted(
+            _RECIPES.items(), key=lambda item: item[1][1]
+        )
+    }
+    return cover.cover({name: form for form, name in forms.items()})
 
 
 def _lowered(name):
@@ -388,9 +396,9 @@ def _check_instructions(program):
         assert not any(shape.is_dynamic_dimension), instruction
 
 
-# With their own encoders they are compiled by launch/release_check --compile.
+# All, with their own encoders, are compiled by launch/release_check --compile.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(_FORMS.values()))
+@pytest.mark.parametrize("name", _forms())
 def test_a_recipe_has_a_step_for_tpus(name, tmp_path, monkeypatch):
     program = _lowered(name)
     _check_instructions(program)
