@@ -136,8 +136,8 @@ def pytest_collection_modifyitems(items):
     """
     for item in items:
         if item.path.parent.name == "drills":
-            item.add_marker("slow")
-            item.add_marker("early")
+            for marker in ("slow", "drill", "early"):
+                item.add_marker(marker)
     items.sort(
         key=lambda item: (
             item.get_closest_marker("early") is None,
