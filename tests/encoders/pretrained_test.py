@@ -21,8 +21,6 @@ from tf_contrastive import (
 )
 from tf_contrastive.encoders import pretrained
 
-pytestmark = pytest.mark.early
-
 _FOLDER = Path(pretrained.__file__).parent
 _DIGITS = "pretrained:digits-supcon-resnet10"
 
