@@ -1,4 +1,4 @@
-"""Packaging of tf_contrastive; the pinned versions are in launch/pins."""
+"""Packaging of tf_contrastive; the pinned versions are in tools/pins."""
 
 import pathlib
 import re
@@ -111,8 +111,9 @@ EXTRAS_REQUIRE = {
 
 
 def version() -> str:
-    text = (HERE / "tf_contrastive" / "__init__.py").read_text("utf-8")
-    return re.search(r'^__version__ = "([^"]+)"', text, re.M).group(1)
+    path = HERE / "tf_contrastive" / "base" / "installation.py"
+    text = path.read_text("utf-8")
+    return re.search(r'^VERSION = "([^"]+)"', text, re.M).group(1)
 
 
 def long_description() -> str:
@@ -137,8 +138,6 @@ setuptools.setup(
     package_dir={"tf_contrastive.configs": "configs"},
     package_data={
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
-        # The papers' claims and numbers.
-        "tf_contrastive.lab.claims": ["*.json"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
         # The template of a page.
         "tf_contrastive.evaluation.explore": ["page.*"],

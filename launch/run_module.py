@@ -6,7 +6,7 @@ Use: run_module.py MODULE [ARGUMENTS]
 import runpy
 import sys
 
-from tf_contrastive import terminal
+from tf_contrastive.base import terminal
 
 if __name__ == "__main__":
     with terminal.without_start_lines():

@@ -1,4 +1,4 @@
-"""The layers of the package: who may import whom, and who knows flags."""
+"""The floors of the package: who may import whom, and who knows flags."""
 
 import ast
 import graphlib
@@ -12,30 +12,26 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGE = _ROOT / "tf_contrastive"
 
-# From the bottom up: a module imports from its own package and from the lines
-# above its own. Parts of the same line are independent of each other.
-_LAYERS = """
-installation
-errors
-files processes terminal
-config distribution
-classifiers datasets encoders flags heads losses optimizers schedules views
-model
-checkpoints
-callbacks exporting tensorboard
-embedding serving
-evaluation train
-doctor
-lab
-commands
-__main__
-"""
-_RANK = {
-    part: rank
-    for rank, line in enumerate(_LAYERS.split("\n"))
+# From the top down: a module imports from its own part and from the lines below
+# its own. Parts of the same line are independent of each other.
+_FLOORS = (
+    "commands",
+    "doctor evaluation",
+    "embedding serving train",
+    "callbacks exporting",
+    "checkpoints tensorboard",
+    "model",
+    "classifiers datasets encoders flags heads losses optimizers schedules"
+    " views",
+    "config distribution",
+    "base",
+)
+_FLOOR = {
+    part: number
+    for number, line in enumerate(reversed(_FLOORS))
     for part in line.split()
 }
-_COMMAND_LINE = ("flags", "__main__", "commands")
+_COMMAND_LINE = ("flags", "commands")
 
 
 def _modules():
@@ -56,7 +52,8 @@ _NAMES = {name for name, _ in _MODULES.values()}
 def _part(name):
     """The part of the package that a dotted name belongs to."""
     package, _, rest = name.partition(".")
-    return rest.split(".")[0] if package == "tf_contrastive" else ""
+    part = rest.split(".")[0] if package == "tf_contrastive" else ""
+    return "commands" if part == "__main__" else part
 
 
 def _imports(nodes):
@@ -71,14 +68,14 @@ def _imports(nodes):
                 yield name if name in _NAMES else node.module
 
 
-def test_modules_import_from_lower_layers_only():
+def test_modules_import_from_lower_floors_only():
     wrong = [
         f"{path} imports {imported}"
         for path, (name, tree) in _MODULES.items()
         for imported in _imports(ast.walk(tree))
         if _part(name)
         and _part(imported) not in ("", _part(name))
-        and _RANK[_part(imported)] >= _RANK[_part(name)]
+        and _FLOOR[_part(imported)] >= _FLOOR[_part(name)]
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -119,14 +116,15 @@ def test_features_of_the_model_do_not_import_each_other():
     assert not wrong, "\n".join(wrong)
 
 
-def test_only_commands_use_the_lab():
-    users = {
-        _part(name)
-        for name, tree in _MODULES.values()
+def test_the_package_does_not_import_what_is_beside_it():
+    beside = {path.name for path in _ROOT.iterdir() if path.is_dir()}
+    beside |= {path.stem for path in _ROOT.glob("*.py")}
+    used = {
+        imported.split(".")[0]
+        for _, tree in _MODULES.values()
         for imported in _imports(ast.walk(tree))
-        if _part(imported) == "lab"
     }
-    assert users <= {"lab", "commands"}
+    assert used & beside == {"tf_contrastive"}
 
 
 def test_only_the_command_line_reads_flags():
@@ -154,9 +152,15 @@ def test_errors_of_the_library_name_arguments_not_flags():
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_package_has_few_parts():
-    parts = {_part(name) for name in _NAMES} - {"", "__main__"}
-    assert len(parts) <= 28, sorted(parts)
+def test_the_package_has_few_parts_on_few_floors():
+    entries = {
+        path.stem
+        for path in _PACKAGE.iterdir()
+        if path.suffix == ".py" or path.is_dir()
+    } - {"__init__", "__pycache__"}
+    assert len(entries) <= 24, sorted(entries)
+    assert len(_FLOORS) <= 9
+    assert set(_FLOOR) == entries - {"__main__"}
 
 
 @pytest.mark.parametrize(

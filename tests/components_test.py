@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, heads, losses
+from tf_contrastive import encoders, heads, losses
 from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
+from tf_contrastive.base import errors
 from tf_contrastive.config.projection import HEADS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.encoders.resnet import Conv2D

@@ -12,13 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    errors,
-    flags,
-    train,
-)
+from tf_contrastive import checkpoints, datasets, flags, train
+from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as evaluating
 from tf_contrastive.commands import pretrain as pretraining
 from tf_contrastive.commands.evaluate import Evaluate
@@ -36,7 +31,7 @@ _NAMES = sorted(path.stem for path in _CONFIGS.glob("*.flags"))
 _COMMANDS = {"pretrain": Pretrain, "evaluate": Evaluate}
 
 _SPEC = importlib.util.spec_from_file_location(
-    "recipes", _ROOT / "launch" / "recipes.py"
+    "recipes", _ROOT / "tools" / "recipes.py"
 )
 recipes = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(recipes)
@@ -124,7 +119,7 @@ def test_a_header_lists_the_differences_from_the_code(name):
 
 def test_the_page_of_the_recipes_is_current():
     assert recipes.DOCUMENT.read_text() == recipes.document(_AUTHORS), (
-        "run `python launch/recipes.py`"
+        "run `python tools/recipes.py`"
     )
 
 

@@ -33,7 +33,7 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tf_contrastive_cache_")
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import terminal
+from tf_contrastive.base import terminal
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], True)
 

@@ -8,7 +8,8 @@ import pytest
 from image_helpers import write_prepared
 from PIL import Image
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.dataset import ImageNet100
 
 

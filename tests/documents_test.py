@@ -222,7 +222,7 @@ def test_snippets_run(name):
 @pytest.mark.slow
 def test_the_website_is_written_without_warnings(tmp_path):
     def write(folder):
-        script = [sys.executable, "launch/website.py", str(folder)]
+        script = [sys.executable, "tools/website.py", str(folder)]
         return subprocess.run(script, cwd=_ROOT, capture_output=True, text=True)
 
     pages = tmp_path / "pages"

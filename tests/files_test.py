@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 
 _ROOT = Path(__file__).resolve().parents[1]
 # Begins to write argument 1, and waits to be killed.

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tf_contrastive import __main__, errors, flags
+from tf_contrastive import __main__, flags
+from tf_contrastive.base import errors
+from tf_contrastive.base.errors import arg
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
@@ -22,7 +24,6 @@ from tf_contrastive.config.data import (
 )
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import Schedule
-from tf_contrastive.errors import arg
 
 _ROOT = Path(__file__).resolve().parents[1]
 _COMMANDS = list(__main__.COMMANDS.values())

@@ -19,8 +19,8 @@ import saved_run
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, exporting, flags
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import artifacts, results
 from tf_contrastive.exporting import model_card
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, heads
+from tf_contrastive import heads
+from tf_contrastive.base import errors
 from tf_contrastive.config.projection import HEADS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 

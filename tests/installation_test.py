@@ -11,7 +11,7 @@ import sys
 import pytest
 from packaging import markers
 
-from tf_contrastive import installation
+from tf_contrastive.base import installation
 from tf_contrastive.datasets import decoding
 
 _ROOT = pathlib.Path(installation.ROOT)
@@ -65,7 +65,7 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.setattr(
-        __main__, "_run", lambda _: importlib.import_module("tensorflow")
+        __main__, "_run", lambda *_: importlib.import_module("tensorflow")
     )
     assert __main__.main() == 2
     (line,) = capsys.readouterr().err.splitlines()

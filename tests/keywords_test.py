@@ -6,13 +6,13 @@ import tensorflow as tf
 from tf_contrastive import (
     datasets,
     encoders,
-    errors,
     heads,
     losses,
     optimizers,
     schedules,
     views,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.views import LISTING
 from tf_contrastive.model import ContrastiveModel

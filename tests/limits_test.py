@@ -19,17 +19,18 @@ import saved_run
 import tensorflow as tf
 from PIL import Image
 
+from lab.claims import verdicts
 from tf_contrastive import (
     __main__,
     callbacks,
     checkpoints,
     classifiers,
     datasets,
-    errors,
     exporting,
     losses,
     views,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import loading, preemption
 from tf_contrastive.commands import quickstart_serve
 from tf_contrastive.config import encoder, fields, runtime
@@ -53,7 +54,6 @@ from tf_contrastive.evaluation import (
 )
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.exporting import tflite_onnx
-from tf_contrastive.lab.claims import verdicts
 from tf_contrastive.losses import contrastive_metrics, similarity
 from tf_contrastive.tensorboard import histograms, projector
 from tf_contrastive.views import ablation, prng

@@ -22,7 +22,8 @@ import tensorflow as tf
 from image_helpers import write_prepared, write_records
 from PIL import Image
 
-from tf_contrastive import __main__, datasets, errors, flags, train
+from tf_contrastive import __main__, datasets, flags, train
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.pretrain import Pretrain

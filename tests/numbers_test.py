@@ -2,14 +2,8 @@
 
 import pytest
 
-from tf_contrastive import (
-    __main__,
-    errors,
-    flags,
-    losses,
-    optimizers,
-    schedules,
-)
+from tf_contrastive import __main__, flags, losses, optimizers, schedules
+from tf_contrastive.base import errors
 from tf_contrastive.config import allocations, fields
 from tf_contrastive.config.pretrain import Pretrain, resolve
 from tf_contrastive.config.runtime import Machine

@@ -13,7 +13,8 @@ import pytest
 from google.protobuf.internal import api_implementation
 from packaging import requirements, utils
 
-from tf_contrastive import __main__, errors, flags
+from tf_contrastive import __main__, flags
+from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
@@ -50,7 +51,7 @@ def _stacks():
         pins = {}
         for name in (f"{stack}.txt", f"{stack}-dev.txt"):
             for line in re.findall(
-                r"^[a-z].*", _read(f"launch/pins/{name}"), re.M
+                r"^[a-z].*", _read(f"tools/pins/{name}"), re.M
             ):
                 pin = requirements.Requirement(line.removesuffix("\\"))
                 key = utils.canonicalize_name(pin.name)
@@ -78,7 +79,7 @@ def test_every_direct_dependency_is_pinned_within_its_range():
 
 def test_every_pin_has_the_hashes_of_its_files():
     for name in ("card", "card-dev", "current", "current-dev"):
-        text = _read(f"launch/pins/{name}.txt")
+        text = _read(f"tools/pins/{name}.txt")
         _, *blocks = re.split(r"^(?=[a-z])", text, flags=re.M)
         assert len(blocks) > 40
         for block in blocks:
@@ -143,7 +144,7 @@ def project(tmp_path):
     scripts = ("launch/install", "launch/commands.sh")
     for name in ("setup.py", "pyproject.toml", *scripts):
         shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "launch" / "pins", tmp_path / "launch" / "pins")
+    shutil.copytree(ROOT / "tools" / "pins", tmp_path / "tools" / "pins")
     python = tmp_path / "fake-python"
     python.write_text(FAKE_PYTHON.replace("REAL", sys.executable))
     python.chmod(0o755)
@@ -181,13 +182,13 @@ def test_install_follows_the_pins_and_repeats_only_after_changes(project):
     # The development environment serves users, too.
     assert _install(project).returncode == 0
     assert len(_pip_calls(project)) == 2
-    with (project / "launch" / "pins" / f"{_STACK}.txt").open("a") as file:
+    with (project / "tools" / "pins" / f"{_STACK}.txt").open("a") as file:
         file.write("# changed\n")
     assert _install(project).returncode == 0
     base, dev, again = _pip_calls(project)
-    pins = f"--requirement=launch/pins/{_STACK}.txt"
+    pins = f"--requirement=tools/pins/{_STACK}.txt"
     assert base == again == [f"--require-hashes {pins}", "-e ."]
-    more = f"--requirement=launch/pins/{_STACK}-dev.txt"
+    more = f"--requirement=tools/pins/{_STACK}-dev.txt"
     assert dev == [f"--require-hashes {pins} {more}", "-e ."]
 
 
@@ -195,7 +196,7 @@ def test_the_stack_that_was_asked_for_stays(project):
     for arguments in (["--stack=current"], [], ["--dev"]):
         assert _install(project, *arguments).returncode == 0
     for pinned, _ in _pip_calls(project):
-        assert "launch/pins/current.txt" in pinned
+        assert "tools/pins/current.txt" in pinned
     for stack in ("addons", *(["card"] if _STACK == "current" else [])):
         refused = _install(project, f"--stack={stack}")
         assert refused.returncode == (2 if stack == "addons" else 1)

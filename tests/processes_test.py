@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tf_contrastive import processes
+from tf_contrastive.base import processes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, schedules
+from tf_contrastive import schedules
+from tf_contrastive.base import errors
 from tf_contrastive.config.optimizer import resolve_learning_rate
 from tf_contrastive.config.schedule import resolve_warmup
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tf_contrastive import __main__, terminal
+from tf_contrastive import __main__
+from tf_contrastive.base import terminal
 
 _ROOT = Path(__file__).resolve().parents[1]
 

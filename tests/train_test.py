@@ -19,11 +19,11 @@ from tf_contrastive import (
     callbacks,
     checkpoints,
     datasets,
-    errors,
     exporting,
     flags,
     train,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.config import dataset, fields
 from tf_contrastive.config import pretrain as configs

@@ -23,7 +23,7 @@ import os
 import sys
 from typing import Any
 
-from tf_contrastive import installation
+from tf_contrastive.base import installation
 
 _problem = installation.problem()
 if _problem:
@@ -35,7 +35,7 @@ if _problem:
 
 import wrapt  # noqa: E402
 
-__version__ = "0.2.0"
+__version__ = installation.VERSION
 
 _MODULES = (
     "callbacks",

@@ -10,12 +10,13 @@ import os
 import sys
 import types
 import warnings
+from collections.abc import Mapping
 from logging import getLogger
 
 from absl import logging
 
-from tf_contrastive import errors, flags, installation, terminal
-from tf_contrastive.commands.benchmark import Benchmark
+from tf_contrastive import flags
+from tf_contrastive.base import errors, installation, terminal
 from tf_contrastive.commands.datasets import Datasets
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.commands.embed import Embed
@@ -25,7 +26,6 @@ from tf_contrastive.commands.explore import Explore
 from tf_contrastive.commands.export import Export
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.commands.quickstart import Quickstart
-from tf_contrastive.commands.reproduce import Reproduce
 from tf_contrastive.commands.serve import Serve
 from tf_contrastive.commands.sweep import Sweep
 from tf_contrastive.config.fields import Command
@@ -41,31 +41,32 @@ COMMANDS: dict[str, type[Command]] = {
     "export": Export,
     "serve": Serve,
     "embed": Embed,
-    "reproduce": Reproduce,
     "datasets": Datasets,
     "encoders": Encoders,
-    "benchmark": Benchmark,
 }
 _HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"
 
 
-def _usage() -> str:
-    lines = ["usage: python -m tf_contrastive COMMAND [flags]", ""]
-    lines += [f"  {name:10} {c.__doc__}" for name, c in COMMANDS.items()]
+Commands = Mapping[str, type[Command]]
+
+
+def _usage(package: str, commands: Commands) -> str:
+    lines = [f"usage: python -m {package} COMMAND [flags]", ""]
+    lines += [f"  {name:10} {c.__doc__}" for name, c in commands.items()]
     lines += ["", "COMMAND --help shows common flags, COMMAND --helpfull all."]
     return "\n".join(lines)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], package: str, commands: Commands) -> int:
     if not arguments or arguments[0] in (*_HELP, "help", _HELP_FULL):
-        print(_usage())
+        print(_usage(package, commands))
         return 0 if arguments else 2
     command, *rest = arguments
-    if command not in COMMANDS:
-        raise errors.unknown("command", command, COMMANDS)
-    config_class = COMMANDS[command]
+    if command not in commands:
+        raise errors.unknown("command", command, commands)
+    config_class = commands[command]
     if any(word in (*_HELP, _HELP_FULL) for word in rest):
-        print(f"python -m tf_contrastive {command} [flags]\n")
+        print(f"python -m {package} {command} [flags]\n")
         print(f"{config_class.__doc__}\n")
         print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
@@ -75,9 +76,7 @@ def _run(arguments: list[str]) -> int:
         parsed.validate()
         _configure_logging(parsed.terminal.verbosity)
         with terminal.without_start_lines():
-            module = importlib.import_module(
-                f"tf_contrastive.commands.{command}"
-            )
+            module = importlib.import_module(f"{package}.commands.{command}")
             if config_class.IS_OF_ONE:
                 from tf_contrastive import distribution
 
@@ -139,10 +138,13 @@ def _configure_logging(verbosity: str) -> None:
     warnings.simplefilter("ignore")
 
 
-def main() -> int:
-    """Runs the command that the arguments name and returns its exit status."""
+def main(package: str = "tf_contrastive", commands: Commands = COMMANDS) -> int:
+    """Runs the command that the arguments name and returns its exit status.
+
+    `commands` are those of `package`: name -> options.
+    """
     try:
-        status = _run(sys.argv[1:])
+        status = _run(sys.argv[1:], package, commands)
         sys.stdout.flush()
         return status
     except errors.UserError as error:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields, own
 from tf_contrastive.config.fields import Command, Option
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import components, fields, keywords, own
 from tf_contrastive.config import projection as declared
 from tf_contrastive.distribution import do_not_convert_self, own_network

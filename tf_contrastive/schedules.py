@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import components, fields, keywords
 from tf_contrastive.config import schedule as declared
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE

@@ -23,14 +23,13 @@ from tf_contrastive import (
     checkpoints,
     datasets,
     distribution,
-    errors,
     exporting,
     losses,
     optimizers,
     schedules,
     tensorboard,
-    terminal,
 )
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import allocations, fields
 from tf_contrastive.config import pretrain as configs

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import saved_run
 
-from tf_contrastive import checkpoints, errors, exporting
+from tf_contrastive import checkpoints, exporting
+from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import loading
 from tf_contrastive.commands import embed
 from tf_contrastive.commands import evaluate as evaluate_command

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import small
 
-from tf_contrastive import checkpoints, errors, files, train
+from tf_contrastive import checkpoints, train
+from tf_contrastive.base import errors, files
 from tf_contrastive.checkpoints import lock
 from tf_contrastive.config import fields
 

@@ -14,7 +14,8 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, train
+from tf_contrastive import checkpoints, train
+from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 

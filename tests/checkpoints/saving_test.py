@@ -19,7 +19,8 @@ from checkpoint_helpers import (
     write_steps,
 )
 
-from tf_contrastive import checkpoints, errors
+from tf_contrastive import checkpoints
+from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import storage
 from tf_contrastive.distribution import failures
 

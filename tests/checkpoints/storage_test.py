@@ -14,7 +14,8 @@ from checkpoint_helpers import (
     write_steps,
 )
 
-from tf_contrastive import checkpoints, errors
+from tf_contrastive import checkpoints
+from tf_contrastive.base import errors
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import saved_run
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, errors, exporting
+from tf_contrastive import checkpoints, exporting
+from tf_contrastive.base import errors
 
 _ROOT = Path(__file__).resolve().parents[2]
 _IMAGES = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)

@@ -9,14 +9,8 @@ import saved_run
 from image_helpers import noise
 
 import tf_contrastive
-from tf_contrastive import (
-    checkpoints,
-    encoders,
-    errors,
-    exporting,
-    flags,
-    train,
-)
+from tf_contrastive import checkpoints, encoders, exporting, flags, train
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from sklearn import linear_model, metrics
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers
+from tf_contrastive.base import errors
 
 
 def _sgd(learning_rate=0.1, epochs=90):

@@ -8,7 +8,8 @@ import pytest
 from dataset_helpers import columns
 from PIL import Image, ImageDraw
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.commands import datasets as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.dataset import DATASETS, WithOptions

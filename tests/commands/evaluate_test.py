@@ -24,10 +24,10 @@ from tf_contrastive import (
     datasets,
     distribution,
     embedding,
-    errors,
     exporting,
     train,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields

@@ -14,7 +14,8 @@ import saved_run
 from image_helpers import photos
 from PIL import Image
 
-from tf_contrastive import __main__, errors
+from tf_contrastive import __main__
+from tf_contrastive.base import errors
 from tf_contrastive.commands import explore as command
 from tf_contrastive.config import fields
 

@@ -20,11 +20,11 @@ from tf_contrastive import (
     classifiers,
     datasets,
     embedding,
-    errors,
     exporting,
     flags,
     views,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.commands import export as command
 from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields

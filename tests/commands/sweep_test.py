@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tf_contrastive import __main__, errors, processes
+from tf_contrastive import __main__
+from tf_contrastive.base import errors, processes
 from tf_contrastive.commands import sweep
 
 _ROOT = Path(__file__).resolve().parents[2]

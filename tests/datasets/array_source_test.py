@@ -6,7 +6,8 @@ import tensorflow as tf
 from dataset_helpers import labels, read
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 
 DIGITS = sklearn_datasets.load_digits()
 

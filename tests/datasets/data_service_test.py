@@ -16,7 +16,8 @@ import small
 import tensorflow as tf
 from image_helpers import write_records
 
-from tf_contrastive import checkpoints, datasets, errors, flags, train
+from tf_contrastive import checkpoints, datasets, flags, train
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.datasets import data_service
 from tf_contrastive.tensorboard import scalars

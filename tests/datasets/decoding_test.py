@@ -18,7 +18,8 @@ from dataset_helpers import (
 from image_helpers import write_records
 from PIL import Image
 
-from tf_contrastive import datasets, terminal
+from tf_contrastive import datasets
+from tf_contrastive.base import terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, image_headers, verified_files
 from tf_contrastive.doctor import memory

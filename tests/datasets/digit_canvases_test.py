@@ -15,10 +15,10 @@ from PIL import Image
 from scipy import stats
 
 from tf_contrastive import datasets, views
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.dataset import EMBEDDED_NOTE
 from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.datasets import digit_canvases as digits_module
-from tf_contrastive.errors import UserError
 
 
 def digits_of(opened, split):

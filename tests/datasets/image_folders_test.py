@@ -15,7 +15,8 @@ from dataset_helpers import (
     write,
 )
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 
 _STRAY = 201  # Of an image that is in no triple.
 _CASES = 50  # Of each kind of data, without faults and with one.

@@ -10,7 +10,8 @@ import tensorflow as tf
 from image_helpers import photos
 from PIL import Image
 
-from tf_contrastive import __main__, datasets, errors
+from tf_contrastive import __main__, datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import packing
 

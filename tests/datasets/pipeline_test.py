@@ -10,8 +10,9 @@ import tensorflow as tf
 from image_helpers import photos, write_records
 from PIL import Image
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
 from tf_contrastive import views as policies
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import CACHES, SAMPLERS
 from tf_contrastive.datasets import pipeline
 

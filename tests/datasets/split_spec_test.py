@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from dataset_helpers import class_folders, labels, read, refused
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.datasets import split_spec
 
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 from dataset_helpers import prepare, read, refused
 from image_helpers import PREPARED, needs_prepared, write_prepared
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 
 

@@ -18,7 +18,8 @@ from dataset_helpers import (
 )
 from image_helpers import write_records
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 
 

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from tf_contrastive import __main__, errors
+from tf_contrastive import __main__
+from tf_contrastive.base import errors
 from tf_contrastive.distribution import cluster, rendezvous
 
 

@@ -7,7 +7,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.distribution import failures
 
 _FULL = "/run/checkpoints/ckpt-8_temp/part-0; No space left on device"

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors, train
+from tf_contrastive import distribution, train
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import strategies

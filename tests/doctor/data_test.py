@@ -7,7 +7,8 @@ import pytest
 import saved_run
 from dataset_helpers import class_folders
 
-from tf_contrastive import datasets, errors, train
+from tf_contrastive import datasets, train
+from tf_contrastive.base import errors
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.doctor import data

@@ -9,7 +9,8 @@ import saved_run
 import tensorflow as tf
 from image_helpers import write_prepared, write_records
 
-from tf_contrastive import datasets, errors, exporting
+from tf_contrastive import datasets, exporting
+from tf_contrastive.base import errors
 from tf_contrastive.commands import embed as command
 from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields

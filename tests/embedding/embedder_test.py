@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import embedding, errors
+from tf_contrastive import embedding
+from tf_contrastive.base import errors
 
 
 def _encoder():

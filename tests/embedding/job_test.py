@@ -12,7 +12,8 @@ import tensorflow as tf
 from image_helpers import write_records
 from pyarrow import parquet
 
-from tf_contrastive import datasets, errors, exporting, files
+from tf_contrastive import datasets, exporting
+from tf_contrastive.base import errors, files
 from tf_contrastive.commands import embed as command
 from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.embedding import output_files
 
 

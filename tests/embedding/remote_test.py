@@ -10,7 +10,8 @@ import pytest
 import saved_run
 from image_helpers import write_prepared
 
-from tf_contrastive import datasets, errors, exporting
+from tf_contrastive import datasets, exporting
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.embedding import job as jobs
 from tf_contrastive.embedding import remote

@@ -13,7 +13,8 @@ import PIL.Image
 import pytest
 import saved_run
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.commands import embed as command
 from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from image_helpers import noise
 
-from tf_contrastive import encoders, errors
+from tf_contrastive import encoders
+from tf_contrastive.base import errors
 
 
 def test_the_small_network():

@@ -16,7 +16,7 @@ from library_networks import (
     trained,
 )
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.encoders import library_weights

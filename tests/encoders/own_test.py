@@ -7,7 +7,8 @@ import pytest
 import replicas
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, heads
+from tf_contrastive import encoders, heads
+from tf_contrastive.base import errors
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 _layers = tf.keras.layers

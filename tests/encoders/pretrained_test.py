@@ -14,11 +14,11 @@ from tf_contrastive import (
     __main__,
     datasets,
     embedding,
-    errors,
     evaluation,
     exporting,
     views,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.encoders import pretrained
 
 _FOLDER = Path(pretrained.__file__).parent

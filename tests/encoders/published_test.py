@@ -21,7 +21,8 @@ import tensorflow as tf
 from image_helpers import noise
 
 import tf_contrastive
-from tf_contrastive import encoders, errors, exporting, flags
+from tf_contrastive import encoders, exporting, flags
+from tf_contrastive.base import errors
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import fields

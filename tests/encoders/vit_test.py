@@ -8,14 +8,8 @@ import replicas
 import tensorflow as tf
 from image_helpers import noise
 
-from tf_contrastive import (
-    encoders,
-    errors,
-    exporting,
-    heads,
-    losses,
-    optimizers,
-)
+from tf_contrastive import encoders, exporting, heads, losses, optimizers
+from tf_contrastive.base import errors
 from tf_contrastive.encoders import vit
 from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.momentum_encoder import KeyBranch

@@ -5,7 +5,7 @@ import pytest
 from sklearn import metrics
 
 from tf_contrastive import evaluation
-from tf_contrastive.errors import UserError
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.evaluation import classification_metrics as ours
 
 _CONFIDENCES = [0.95, 0.85, 0.86, 0.55, 0.35, 0.62]

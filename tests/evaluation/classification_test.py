@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from tf_contrastive import classifiers, errors, evaluation
+from tf_contrastive import classifiers, evaluation
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import classification
 
 _arrays = functools.partial(

@@ -8,7 +8,8 @@ import pytest
 import replicas as on_replicas
 import tensorflow as tf
 
-from tf_contrastive import datasets, embedding, errors
+from tf_contrastive import datasets, embedding
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.protocols import LINEAR_RECIPES
 from tf_contrastive.evaluation import classification, context, protocols

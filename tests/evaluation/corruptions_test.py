@@ -9,8 +9,8 @@ import tensorflow as tf
 from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.protocols import CORRUPTIONS
-from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import classification_metrics, corruptions
 from tf_contrastive.evaluation.corruptions import blur, digital, weather
 

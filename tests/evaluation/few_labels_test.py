@@ -7,7 +7,8 @@ import pytest
 from dataset_helpers import encoded, picture, write
 from image_helpers import write_prepared
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import few_labels, protocols
 
 _IDS = ["n01440764", "n01443537", "n01484850", "n01491361"]

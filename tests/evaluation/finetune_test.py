@@ -8,19 +8,19 @@ import replicas as on_replicas
 import saved_run
 import tensorflow as tf
 
+from lab.claims import protocol_numbers
 from tf_contrastive import (
     checkpoints,
     classifiers,
     datasets,
     embedding,
     encoders,
-    errors,
     exporting,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import finetune, make_context, protocols
-from tf_contrastive.lab.claims import protocol_numbers
 
 
 def test_subsets_are_balanced_nested_and_seeded():

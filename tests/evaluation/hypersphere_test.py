@@ -10,7 +10,8 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from tf_contrastive import errors, evaluation
+from tf_contrastive import evaluation
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import hypersphere, view_embeddings
 from tf_contrastive.losses import contrastive_metrics
 

@@ -6,7 +6,8 @@ import photographs
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, exporting
+from tf_contrastive import exporting
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import kmeans, protocols
 
 

@@ -16,14 +16,9 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    distribution,
-    embedding,
-    errors,
-)
+from tf_contrastive import checkpoints, datasets, distribution, embedding
 from tf_contrastive import train as training
+from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.commands.evaluate import Evaluate

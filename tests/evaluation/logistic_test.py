@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn import linear_model
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import classification, logistic
 
 _blobs = functools.partial(blobs.blobs, features=12, spread=1.5)

@@ -8,7 +8,8 @@ import contexts
 import numpy as np
 import pytest
 
-from tf_contrastive import errors, evaluation, losses
+from tf_contrastive import evaluation, losses
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import projections, protocols, view_embeddings
 from tf_contrastive.losses import contrastive_metrics
 

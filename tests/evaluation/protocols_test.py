@@ -11,15 +11,16 @@ import pytest
 import saved_run
 import tensorflow as tf
 
+from lab.claims import protocol_numbers
 from tf_contrastive import (
     checkpoints,
     datasets,
     embedding,
-    errors,
     evaluation,
     exporting,
     views,
 )
+from tf_contrastive.base import errors
 from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
@@ -32,7 +33,6 @@ from tf_contrastive.config.evaluate import resolve_splits
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols, results
-from tf_contrastive.lab.claims import protocol_numbers
 
 _CLASSIFIERS = ["knn", "prototype", "linear"]
 

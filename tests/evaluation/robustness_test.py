@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive import datasets, files
+from tf_contrastive import datasets
+from tf_contrastive.base import files
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.evaluate import Scoring
-from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
     classification,
     corruptions,

@@ -7,7 +7,8 @@ import pytest
 import saved_run
 from dataset_helpers import class_folders
 
-from tf_contrastive import checkpoints, datasets, errors, exporting
+from tf_contrastive import checkpoints, datasets, exporting
+from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields

@@ -8,7 +8,8 @@ import contexts
 import numpy as np
 import pytest
 
-from tf_contrastive import errors, evaluation
+from tf_contrastive import evaluation
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import separation
 
 _RNG = np.random.RandomState(0)

@@ -6,7 +6,8 @@ import photographs
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, heads
+from tf_contrastive import heads
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import protocols, spectra
 
 _RNG = np.random.RandomState(0)

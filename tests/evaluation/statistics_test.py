@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tf_contrastive import errors, evaluation
+from tf_contrastive import evaluation
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import statistics
 
 _PACKAGE = Path(__file__).resolve().parents[2]

@@ -9,7 +9,8 @@ from dataset_helpers import encoded, picture, write
 from PIL import Image
 from sklearn import linear_model
 
-from tf_contrastive import datasets, embedding, errors, evaluation, views
+from tf_contrastive import datasets, embedding, evaluation, views
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain

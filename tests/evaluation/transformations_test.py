@@ -5,7 +5,7 @@ import numpy as np
 import photographs
 import pytest
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.evaluation import transformations
 

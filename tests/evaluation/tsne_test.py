@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import tsne
 
 _RNG = np.random.RandomState(0)

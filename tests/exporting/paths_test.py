@@ -7,7 +7,8 @@ import tensorflow as tf
 from export_helpers import SIZE, make_images
 
 import tf_contrastive
-from tf_contrastive import embedding, encoders, errors, exporting
+from tf_contrastive import embedding, encoders, exporting
+from tf_contrastive.base import errors
 
 pytestmark = pytest.mark.keras
 

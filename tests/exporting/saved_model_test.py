@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from export_helpers import SIZE, conv_block, make_encoder, make_images
 
-from tf_contrastive import embedding, errors, exporting, heads
+from tf_contrastive import embedding, exporting, heads
+from tf_contrastive.base import errors
 from tf_contrastive.exporting import classifier_heads
 
 pytestmark = pytest.mark.keras

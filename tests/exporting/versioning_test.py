@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 from export_helpers import SIZE
 
-from tf_contrastive import errors, exporting
+from tf_contrastive import exporting
+from tf_contrastive.base import errors
 from tf_contrastive.exporting import model_card, versioning
 
 pytestmark = pytest.mark.keras

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, losses
+from tf_contrastive import losses
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.pretrain import Pretrain

@@ -5,7 +5,8 @@ import pytest
 import replicas as on_replicas
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors, losses
+from tf_contrastive import distribution, losses
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.runtime import Machine

@@ -7,7 +7,8 @@ import pytest
 import replicas as on_replicas
 import tensorflow as tf
 
-from tf_contrastive import errors, heads, losses
+from tf_contrastive import heads, losses
+from tf_contrastive.base import errors
 from tf_contrastive.losses import own
 from tf_contrastive.model import ContrastiveModel
 

@@ -11,9 +11,9 @@ import small
 import tensorflow as tf
 
 from tf_contrastive import distribution, heads, losses, optimizers, train
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.errors import UserError
 from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.views import mixup_cutmix
 

@@ -8,8 +8,9 @@ import small
 import tensorflow as tf
 from PIL import Image
 
-from tf_contrastive import datasets, errors, heads, losses, train
+from tf_contrastive import datasets, heads, losses, train
 from tf_contrastive import model as models
+from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields

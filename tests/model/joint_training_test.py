@@ -10,9 +10,9 @@ import tensorflow as tf
 from replicas import Recorder
 
 from tf_contrastive import heads, losses, optimizers, train
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.errors import UserError
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import precision
 

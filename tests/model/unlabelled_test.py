@@ -8,8 +8,8 @@ import tensorflow as tf
 from replicas import Recorder
 
 from tf_contrastive import heads, losses, train
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config import fields
-from tf_contrastive.errors import UserError
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.online_knn import OnlineNeighbors
 

@@ -21,7 +21,8 @@ import served
 import tensorflow as tf
 from served import SIZE
 
-from tf_contrastive import errors, exporting, serving
+from tf_contrastive import exporting, serving
+from tf_contrastive.base import errors
 from tf_contrastive.config.serving import Batching, Limits, Serving
 from tf_contrastive.serving import server as server_module
 

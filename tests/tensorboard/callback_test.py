@@ -21,7 +21,8 @@ from PIL import Image
 from tensorboard import default, program
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tf_contrastive import checkpoints, datasets, errors, train, views
+from tf_contrastive import checkpoints, datasets, train, views
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.tensorboard import hparams, projector, scalars

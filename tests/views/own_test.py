@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors, views
+from tf_contrastive import distribution, views
+from tf_contrastive.base import errors
 
 _SIZE = 8
 _RNG = np.random.default_rng(0)

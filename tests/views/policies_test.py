@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from image_helpers import patches, seeds
 
-from tf_contrastive import distribution, errors, views
+from tf_contrastive import distribution, views
+from tf_contrastive.base import errors
 from tf_contrastive.config import views as config
 from tf_contrastive.config.views import OPERATIONS
 from tf_contrastive.views import policies, prng, warp

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.checkpoints import Checkpoints, NonFiniteError, preemption
 from tf_contrastive.config.runtime import Runtime, skipped_steps
 

@@ -10,7 +10,8 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from tf_contrastive import datasets, errors, terminal
+from tf_contrastive import datasets
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.model.input_wait import Throughput
 
 # A warning follows so many epochs in a row. The limits are of the standard

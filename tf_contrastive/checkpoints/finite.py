@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors
+from tf_contrastive import distribution
+from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import storage
 from tf_contrastive.model import ContrastiveModel
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain

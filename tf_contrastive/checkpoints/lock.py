@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
 
 _RENEW_SECONDS = 60.0
 # An owner that has not renewed the lock for this long is taken for gone: on

@@ -4,7 +4,7 @@ import os
 
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.checkpoints import storage
 
 _FILES = (

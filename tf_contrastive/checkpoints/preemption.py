@@ -14,7 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors
+from tf_contrastive import distribution
+from tf_contrastive.base import errors
 
 _METADATA_HOST = "http://metadata.google.internal"
 _METADATA_PATH = "/computeMetadata/v1/instance/"

@@ -11,7 +11,7 @@ import time
 
 import tensorflow as tf
 
-from tf_contrastive import files
+from tf_contrastive.base import files
 from tf_contrastive.checkpoints import storage
 
 

@@ -6,14 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    datasets,
-    distribution,
-    errors,
-    files,
-    flags,
-    terminal,
-)
+from tf_contrastive import datasets, distribution, flags
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.checkpoints.finite import check_finite
 from tf_contrastive.checkpoints.lock import FolderLock

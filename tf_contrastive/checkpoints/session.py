@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors
+from tf_contrastive import distribution
+from tf_contrastive.base import errors
 from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.preemption import PreemptionListener
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
 
 # Names in a workdir, and in its folder of checkpoints.
 CONFIG_FILE = "config.flags"

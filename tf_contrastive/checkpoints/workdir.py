@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import errors, files, flags
+from tf_contrastive import flags
+from tf_contrastive.base import errors, files
 from tf_contrastive.checkpoints import storage
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain

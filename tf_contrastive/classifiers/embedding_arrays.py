@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 
 # A shorter row has no direction; its cosine to everything is 0.
 _SMALLEST_NORM = 1e-12

@@ -4,7 +4,8 @@ import dataclasses
 import os
 from typing import Any, ClassVar
 
-from tf_contrastive import files, terminal
+from tf_contrastive.base import files, terminal
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import (
     INPUT_SHARDINGS,
     Data,
@@ -28,7 +29,6 @@ from tf_contrastive.config.fields import (
     read_counts,
     read_numbers,
 )
-from tf_contrastive.errors import UserError, arg
 
 # Seconds for reading labels from files.
 _LABELS = 10.0

@@ -4,7 +4,8 @@ import dataclasses
 import os
 from typing import Any
 
-from tf_contrastive import errors, files, flags, terminal
+from tf_contrastive import flags
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config.compilation import Compilation
 from tf_contrastive.config.fields import group, option, plain_path
@@ -36,7 +37,7 @@ def run(options: Doctor) -> int:
     if options.compilation.compile_for:
         with terminal.without_start_lines():
             # Late: it uses operations that are not in TensorFlow's API.
-            from tf_contrastive.lab import tpu
+            from tf_contrastive.doctor import tpu
 
         compilation = options.compilation
         sections = tpu.inspect(

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 from typing import ClassVar
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import allocations, dataset
 from tf_contrastive.config.data import (
     Reading,
@@ -16,7 +17,6 @@ from tf_contrastive.config.data import (
 from tf_contrastive.config.dataset import AtPath
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.fields import Command, Terminal, group
-from tf_contrastive.errors import UserError, arg
 
 
 @dataclasses.dataclass(frozen=True)

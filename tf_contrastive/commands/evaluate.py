@@ -5,12 +5,12 @@ import os
 import string
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_contrastive import files, terminal
+from tf_contrastive.base import files, terminal
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.fields import Terminal, group, option
 from tf_contrastive.config.runtime import STRATEGIES, Devices
-from tf_contrastive.errors import UserError, arg
 
 if TYPE_CHECKING:
     import tensorflow as tf

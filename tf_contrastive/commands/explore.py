@@ -4,11 +4,11 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import Reading, inherited
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import Command, Terminal, group, split_list
-from tf_contrastive.errors import UserError, arg
 
 if TYPE_CHECKING:
     from tf_contrastive import datasets
@@ -75,7 +75,7 @@ class Explore(Command):
 def run(options: Explore) -> int:
     """Writes `explore.html` and `explore.json`; prints what they have."""
     with terminal.without_start_lines():
-        from tf_contrastive import files
+        from tf_contrastive.base import files
         from tf_contrastive.evaluation.explore import page
         from tf_contrastive.evaluation.explore import report as reports
 

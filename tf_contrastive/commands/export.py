@@ -4,7 +4,7 @@ import dataclasses
 import os
 from typing import Any, ClassVar
 
-from tf_contrastive import terminal
+from tf_contrastive.base import terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.config.fields import Command, Terminal, group

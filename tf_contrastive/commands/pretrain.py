@@ -6,10 +6,11 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_contrastive import files, flags, terminal
+from tf_contrastive import flags
+from tf_contrastive.base import files, terminal
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.errors import UserError, arg
 
 if TYPE_CHECKING:
     from tf_contrastive import train

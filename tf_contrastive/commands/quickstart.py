@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.flags import packaged_flagfile
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.fields import Command, Terminal, group
 from tf_contrastive.config.serving import Batching, Limits, Serving
 

@@ -15,7 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from tf_contrastive import errors, files, flags, processes, terminal
+from tf_contrastive import flags
+from tf_contrastive.base import errors, files, processes, terminal
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import fields
@@ -28,7 +30,6 @@ from tf_contrastive.config.fields import (
     plain_path,
     shell_words,
 )
-from tf_contrastive.errors import UserError, arg
 
 # In a run's folder, and in the sweep's.
 RECORD = "sweep_run.json"

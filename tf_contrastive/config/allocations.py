@@ -4,9 +4,9 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
-from tf_contrastive.errors import UserError, arg
 
 _FLOAT = 4
 # A channel of a pixel on its way to the device.

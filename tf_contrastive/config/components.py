@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields, keywords
 
 

@@ -12,13 +12,13 @@ import re
 import typing
 from typing import Any, ClassVar, NamedTuple
 
+from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config.fields import (
     matching,
     module_of,
     option,
     problem,
 )
-from tf_contrastive.errors import UserError, arg, did_you_mean
 
 # The file that each dataset has which TensorFlow Datasets has prepared.
 PREPARED_INFO = "dataset_info.json"

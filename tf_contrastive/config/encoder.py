@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from tf_contrastive.base.errors import UserError, arg, unknown
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, choice
 from tf_contrastive.config.data import (
@@ -15,7 +16,6 @@ from tf_contrastive.config.data import (
 )
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
 from tf_contrastive.config.fields import module_of, one_of, option
-from tf_contrastive.errors import UserError, arg, unknown
 
 STEMS = ("auto", "imagenet", "cifar")
 POOL_PADDINGS = ("same", "symmetric")

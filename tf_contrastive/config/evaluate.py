@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, TypeVar
 
+from tf_contrastive.base.errors import arg
 from tf_contrastive.config import allocations, fields
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
@@ -25,7 +26,6 @@ from tf_contrastive.config.views import (
     DEFAULT_PREPROCESSING,
     PREPROCESSINGS,
 )
-from tf_contrastive.errors import arg
 
 # Resamples of confidence intervals, and draws of permutation tests.
 BOOTSTRAP_RESAMPLES = 1000

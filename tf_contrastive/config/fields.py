@@ -16,7 +16,7 @@ from numbers import Real
 from types import NoneType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from tf_contrastive.errors import UserError, arg, did_you_mean, unknown
+from tf_contrastive.base.errors import UserError, arg, did_you_mean, unknown
 
 T = TypeVar("T")
 # Value -> None if it is allowed, else what is allowed.

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

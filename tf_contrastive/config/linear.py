@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.components import choice
 from tf_contrastive.config.fields import (
     group,
@@ -12,7 +13,6 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
 from tf_contrastive.config.schedule import StageSchedule, resolve_warmup
 from tf_contrastive.config.views import augmentation_name
-from tf_contrastive.errors import UserError, arg
 
 # Defaults of the linear classifier that differ from the optimizers' own
 # (SimCLR, appendix B.6).

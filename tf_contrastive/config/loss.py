@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.fields import option
-from tf_contrastive.errors import UserError, arg
 
 REDUCTIONS = ("mean", "sum")
 

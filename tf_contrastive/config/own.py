@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 
 _allowed: set[str] = set()

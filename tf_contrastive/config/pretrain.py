@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import (
     DEFAULT_IMAGE_SIZE,
     Data,
@@ -43,7 +44,6 @@ from tf_contrastive.config.views import (
     resolve_views,
     resolve_wire_dtype,
 )
-from tf_contrastive.errors import UserError, arg
 
 _ONE_CPU = Machine()
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.allocations import FEATURES
 from tf_contrastive.config.encoder import MAX_DROP_PATH
 from tf_contrastive.config.fields import (
@@ -32,7 +33,6 @@ from tf_contrastive.config.transfer import (
     datasets_of_targets,
 )
 from tf_contrastive.config.views import augmentation_name
-from tf_contrastive.errors import UserError, arg
 
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.fields import (
     matching,
     numbers,
@@ -10,7 +11,6 @@ from tf_contrastive.config.fields import (
     plain_path,
     read_counts,
 )
-from tf_contrastive.errors import UserError, arg
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")

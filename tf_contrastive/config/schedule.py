@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.fields import numbers, option, read_numbers
 from tf_contrastive.config.optimizer import OPTIMIZERS
-from tf_contrastive.errors import UserError, arg
 
 SCALINGS = ("linear", "sqrt", "none")
 

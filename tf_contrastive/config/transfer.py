@@ -3,9 +3,9 @@
 import dataclasses
 from typing import NamedTuple
 
+from tf_contrastive.base.errors import did_you_mean
 from tf_contrastive.config import dataset
 from tf_contrastive.config.fields import split_pairs
-from tf_contrastive.errors import did_you_mean
 
 MEAN_AVERAGE_PRECISION = "mean_average_precision"
 

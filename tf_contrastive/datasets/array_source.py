@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import keywords
 from tf_contrastive.config.dataset import Digits
 from tf_contrastive.datasets import split_spec

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import split_spec
 

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import terminal
+from tf_contrastive.base import terminal
 from tf_contrastive.config.data import STANDARDIZE_EXAMPLES
 from tf_contrastive.config.dataset import ChannelStatistics, facts
 from tf_contrastive.datasets.source import Source

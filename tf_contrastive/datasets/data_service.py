@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.datasets import sampler
 from tf_contrastive.datasets.sampler import Stream
 

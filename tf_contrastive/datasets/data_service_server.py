@@ -16,7 +16,7 @@ import threading
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ import PIL.Image
 import PIL.ImageOps
 import tensorflow as tf
 
-from tf_contrastive import errors, installation, terminal
+from tf_contrastive.base import errors, installation, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import image_headers
 from tf_contrastive.datasets.source import Record

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.dataset import (
     EMBEDDED_NOTE,
     DigitOnImage,

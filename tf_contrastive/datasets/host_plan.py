@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.runtime import check_divisible
 from tf_contrastive.datasets.sampler import Order, Stream
 from tf_contrastive.datasets.source import Files, Info, Source, in_files

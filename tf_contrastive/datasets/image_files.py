@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import (
     absent_files,

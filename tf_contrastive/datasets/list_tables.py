@@ -17,7 +17,7 @@ from typing import NamedTuple, overload
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.image_files import is_image

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import dataset, keywords
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.datasets import image_files, split_spec, unreadable

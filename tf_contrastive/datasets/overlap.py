@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.datasets import split_spec, verified_files
 from tf_contrastive.datasets.source import Source
 

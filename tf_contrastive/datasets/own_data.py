@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import keywords, own
 from tf_contrastive.config.dataset import DATASETS, Own
 from tf_contrastive.datasets import split_spec

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.dataset import PACK_FILE_IMAGES, Packed
 from tf_contrastive.datasets import (
     decoding,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Data, check_data_service
 from tf_contrastive.datasets.data_service import DataService
 from tf_contrastive.datasets.sampler import SAMPLERS, Order, Stream

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.dataset import KBits, RandBit
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.source import (

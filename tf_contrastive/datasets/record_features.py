@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.datasets.source import Record
 

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 
 _LENGTH = struct.Struct("<Q")
 _HEADER, _FOOTER = 12, 4

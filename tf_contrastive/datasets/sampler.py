@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Data, check_sampler
 from tf_contrastive.config.runtime import check_divisible
 from tf_contrastive.datasets.source import Source

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.names import Names

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading
 
 _SPLIT = re.compile(r"([\w-]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.config import dataset
 from tf_contrastive.config.dataset import (
     EMBEDDED_NOTE,

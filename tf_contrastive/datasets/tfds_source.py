@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import NO_FEATURE, Reading, without_slice
 from tf_contrastive.config.dataset import (
     DATASETS,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
     classes,

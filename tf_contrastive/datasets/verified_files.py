@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.datasets import decoding, record_files
 from tf_contrastive.datasets.names import Names
 from tf_contrastive.datasets.source import Record

@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tf_contrastive import distribution, terminal
+from tf_contrastive import distribution
+from tf_contrastive.base import terminal
 from tf_contrastive.distribution import collectives
 
 # Deviations between a shift and the mean, squared, from which on the statistics

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 
 _EXAMPLE = (
     'TF_CONFIG=\'{"cluster": {"worker": ["host1:2222", "host2:2222"]},'

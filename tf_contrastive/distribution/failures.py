@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 
 # What TensorFlow writes where a collective or a call of another worker failed.
 _REMOTE = re.compile(r"collective.*abort|grpc|remote target|heartbeat", re.I)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.distribution.batch_normalization import synchronize
 
 

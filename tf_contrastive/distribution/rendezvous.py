@@ -19,11 +19,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import __version__, errors, terminal
+from tf_contrastive.base import errors, installation, terminal
 from tf_contrastive.distribution.cluster import Cluster
 
 # What workers must share, beside the cluster.
-_VERSIONS = f"tf_contrastive {__version__} and TensorFlow {tf.__version__}"
+_VERSIONS = (
+    f"tf_contrastive {installation.VERSION} and TensorFlow {tf.__version__}"
+)
 # Asks a worker whether it reaches all others.
 _CHECK = "check"
 # How long a stranger may take to send a line, and a line's length.

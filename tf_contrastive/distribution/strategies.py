@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.distribution import cluster, failures, rendezvous
 
 # How long the workers of a cluster wait for each other, in seconds.

@@ -8,7 +8,8 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, schedules, train
+from tf_contrastive import checkpoints, schedules, train
+from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import (
     advice,

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config import dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.optimizer import resolve_learning_rate

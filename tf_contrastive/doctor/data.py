@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from tf_contrastive import datasets, errors, train
+from tf_contrastive import datasets, train
+from tf_contrastive.base import errors
 from tf_contrastive.datasets import description, overlap
 
 

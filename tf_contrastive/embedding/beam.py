@@ -8,7 +8,7 @@ import tensorflow as tf
 from apache_beam.internal import pickler
 from apache_beam.options import pipeline_options
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.embedding import job as jobs
 from tf_contrastive.embedding import remote

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors
+from tf_contrastive import distribution
+from tf_contrastive.base import errors
 
 # An execution of `Embedder.steps` takes about this long at least, and has at
 # most as many steps.

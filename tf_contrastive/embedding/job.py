@@ -11,14 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import (
-    datasets,
-    embedding,
-    errors,
-    files,
-    terminal,
-    views,
-)
+from tf_contrastive import datasets, embedding, views
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embedding
 from tf_contrastive.embedding import output_files

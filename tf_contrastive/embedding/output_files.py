@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.config.embed import format_of
 from tf_contrastive.datasets import record_files
 

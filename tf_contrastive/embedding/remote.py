@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import datasets, embedding, errors, files
+from tf_contrastive import datasets, embedding
+from tf_contrastive.base import errors, files
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets.source import Files, in_files, in_memory
 from tf_contrastive.embedding import job as jobs

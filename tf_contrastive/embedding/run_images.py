@@ -3,14 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    errors,
-    exporting,
-    terminal,
-    views,
-)
+from tf_contrastive import checkpoints, datasets, exporting, views
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.embedding.embedder import embed
 

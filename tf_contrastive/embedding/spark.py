@@ -17,7 +17,7 @@ import pyspark
 import tensorflow as tf
 from pyspark import cloudpickle
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.embedding import job as jobs
 from tf_contrastive.embedding import remote
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.distribution.batch_normalization import synchronize
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import components, keywords, own
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config import own
 from tf_contrastive.distribution import own_network

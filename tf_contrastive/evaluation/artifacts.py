@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import embedding, errors, files
+from tf_contrastive import embedding
+from tf_contrastive.base import errors, files
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import plots, results

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, errors, optimizers, schedules
+from tf_contrastive import classifiers, optimizers, schedules
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS

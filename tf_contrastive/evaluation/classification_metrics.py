@@ -5,8 +5,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.protocols import Robustness
-from tf_contrastive.errors import UserError
 
 # Rows of probabilities sum to 1 up to half precision.
 _SUM_TOLERANCE = 1e-2

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import artifacts, results, statistics
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, datasets, distribution, errors
+from tf_contrastive import classifiers, datasets, distribution
+from tf_contrastive.base import errors
 from tf_contrastive.config import allocations
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Scoring

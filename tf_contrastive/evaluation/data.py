@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 
 NO_IMAGE = "nothing to embed: the split holds no readable image"
 _Value = TypeVar("_Value")

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.fields import read_numbers
 from tf_contrastive.config.protocols import DRAWN
 from tf_contrastive.datasets import subsets

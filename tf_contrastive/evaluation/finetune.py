@@ -15,13 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import (
-    classifiers,
-    embedding,
-    errors,
-    optimizers,
-    schedules,
-)
+from tf_contrastive import classifiers, embedding, optimizers, schedules
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import OPTIMIZERS, REFERENCE_BATCH_SIZE
 from tf_contrastive.config.protocols import Finetune, Transfer

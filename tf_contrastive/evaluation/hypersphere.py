@@ -10,7 +10,8 @@ from typing import TypedDict
 import numpy as np
 import scipy.stats
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Uniformity
 from tf_contrastive.evaluation import plots, view_embeddings

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext

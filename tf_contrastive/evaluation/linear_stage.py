@@ -18,11 +18,9 @@ from tf_contrastive import (
     classifiers,
     datasets,
     distribution,
-    errors,
-    files,
     tensorboard,
-    terminal,
 )
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.pretrain import Pretrain

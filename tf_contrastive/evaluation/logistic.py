@@ -14,9 +14,9 @@ import numpy as np
 from scipy import optimize
 
 from tf_contrastive import classifiers
+from tf_contrastive.base.errors import UserError, unknown
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Logistic
-from tf_contrastive.errors import UserError, unknown
 from tf_contrastive.evaluation import classification, statistics
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.results import Measurement

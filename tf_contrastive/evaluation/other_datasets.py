@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.datasets.source import in_files
 from tf_contrastive.evaluation.context import EvaluationContext
 

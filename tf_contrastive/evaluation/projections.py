@@ -12,7 +12,8 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, errors, losses
+from tf_contrastive import classifiers, losses
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Contrastive
 from tf_contrastive.evaluation import statistics, view_embeddings

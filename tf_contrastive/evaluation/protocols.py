@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tf_contrastive import embedding, errors
+from tf_contrastive import embedding
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.protocols import PROTOCOLS

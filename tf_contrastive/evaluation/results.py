@@ -10,7 +10,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from tf_contrastive import checkpoints, files, terminal
+from tf_contrastive import checkpoints
+from tf_contrastive.base import files, terminal
 from tf_contrastive.evaluation import statistics
 from tf_contrastive.evaluation.context import EvaluationContext
 

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, datasets, files
+from tf_contrastive import classifiers, datasets
+from tf_contrastive.base import files
+from tf_contrastive.base.errors import UserError, arg, first_line
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset import facts
 from tf_contrastive.config.protocols import Robustness
-from tf_contrastive.errors import UserError, arg, first_line
 from tf_contrastive.evaluation import (
     classification,
     classification_metrics,

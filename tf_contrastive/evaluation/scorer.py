@@ -13,11 +13,10 @@ from tf_contrastive import (
     datasets,
     distribution,
     embedding,
-    errors,
     exporting,
     tensorboard,
-    terminal,
 )
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data, Reading, check_pod, inherited
 from tf_contrastive.config.evaluate import Evaluation, Scoring, resolve_splits

@@ -7,7 +7,8 @@ since papers on self-supervised learning pretrain on them, too.
 
 from collections.abc import Iterable
 
-from tf_contrastive import datasets, errors, terminal
+from tf_contrastive import datasets
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import PROTOCOLS
 

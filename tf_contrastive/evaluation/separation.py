@@ -9,7 +9,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement

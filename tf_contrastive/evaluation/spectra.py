@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation import hypersphere, plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement

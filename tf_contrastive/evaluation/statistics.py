@@ -12,7 +12,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import (
     BOOTSTRAP_RESAMPLES,
     PERMUTATION_DRAWS,

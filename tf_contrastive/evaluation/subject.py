@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, exporting
+from tf_contrastive import exporting
+from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.embedding import Embedder
 from tf_contrastive.evaluation.data import NO_IMAGE

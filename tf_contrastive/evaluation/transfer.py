@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import classifiers, datasets, errors
+from tf_contrastive import classifiers, datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.transfer import (
     METHODS,
     SUITES,

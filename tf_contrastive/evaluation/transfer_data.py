@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.dataset import Prepared, read
 from tf_contrastive.config.transfer import Target
 from tf_contrastive.evaluation import other_datasets

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_contrastive import classifiers, errors, losses
+from tf_contrastive import classifiers, losses
+from tf_contrastive.base import errors
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.images import Batches

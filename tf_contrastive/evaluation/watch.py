@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, files, terminal
+from tf_contrastive import checkpoints
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring, resolve_splits

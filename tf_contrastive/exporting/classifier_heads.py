@@ -8,7 +8,8 @@ attributes are `num_classes` and `description`.
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, classifiers, errors, heads
+from tf_contrastive import checkpoints, classifiers, heads
+from tf_contrastive.base import errors
 from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE
 from tf_contrastive.losses import similarity
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors
+from tf_contrastive import checkpoints
+from tf_contrastive.base import errors
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.encoders import resnet
 

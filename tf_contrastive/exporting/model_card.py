@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from tf_contrastive import checkpoints, files, flags
+from tf_contrastive import checkpoints, flags
+from tf_contrastive.base import files
 
 FILE = "README.md"
 _EVALUATION = "evaluation.json"

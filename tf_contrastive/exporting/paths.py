@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, terminal
+from tf_contrastive import checkpoints
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import ChannelStatistics
 from tf_contrastive.config.encoder import names_weights

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, errors, files, flags
+from tf_contrastive import checkpoints, flags
+from tf_contrastive.base import errors, files
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.config.pretrain import Pretrain

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import files
+from tf_contrastive.base import files
 from tf_contrastive.views import preprocessing
 
 # Its name in requests, and below /models, where launch/serve mounts it.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files
+from tf_contrastive.base import errors, files
 from tf_contrastive.exporting.serving_module import ServingModule
 
 # The largest difference from the SavedModel, as a fraction of the largest

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import files
+from tf_contrastive.base import files
 
 # What makes a folder a SavedModel; it is written last.
 GRAPH_FILE = "saved_model.pb"

@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 
 _IDS = "class ids must be integers from 0 to 2147483647"
 _OR_NONE = ", or -1 for an image without a label"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import keywords, own
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self

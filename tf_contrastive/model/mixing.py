@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
 from tf_contrastive.views import mixup_cutmix

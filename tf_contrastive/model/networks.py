@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, heads, losses
+from tf_contrastive import encoders, heads, losses
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model.contrastive_model import ContrastiveModel

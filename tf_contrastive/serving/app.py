@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.serving import Batching, Limits
 from tf_contrastive.serving import rest
 from tf_contrastive.serving.batching import Batcher

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, exporting
+from tf_contrastive import exporting
+from tf_contrastive.base import errors
 from tf_contrastive.serving.rest import RestError, Tensor
 
 _PREDICT = "tensorflow/serving/predict"

@@ -17,7 +17,8 @@ import tensorflow as tf
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tf_contrastive import errors, exporting, terminal
+from tf_contrastive import exporting
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.serving import Batching, Limits, Serving
 from tf_contrastive.serving import rest
 from tf_contrastive.serving.app import App

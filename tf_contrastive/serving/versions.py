@@ -8,7 +8,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from tf_contrastive import errors, exporting, terminal
+from tf_contrastive import exporting
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.serving.rest import RestError
 from tf_contrastive.serving.saved_model import SavedModel
 

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins import projector
 
-from tf_contrastive import datasets, files, views
+from tf_contrastive import datasets, views
+from tf_contrastive.base import files
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.tensorboard.histograms import DEVICE, HostCopy
 

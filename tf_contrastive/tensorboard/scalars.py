@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
 
-from tf_contrastive import files
+from tf_contrastive.base import files
 
 # Metric -> tag. The groups follow the data: input, loss, similarity, optimizer,
 # probe, system.

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import keywords
 from tf_contrastive.config import views as config
 from tf_contrastive.views import prng

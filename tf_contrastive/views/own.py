@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors
+from tf_contrastive import distribution
+from tf_contrastive.base import errors
 from tf_contrastive.config import own
 from tf_contrastive.views import prng
 

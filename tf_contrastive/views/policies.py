@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config import components, keywords
 from tf_contrastive.config import own as own_parts
 from tf_contrastive.config import views as declared

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.views import DEFAULT_PREPROCESSING, PREPROCESSINGS
 

@@ -6,7 +6,8 @@ import blobs
 import numpy as np
 import pytest
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers
+from tf_contrastive.base import errors
 from tf_contrastive.evaluation.explore import findings
 
 

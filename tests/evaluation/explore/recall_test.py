@@ -10,7 +10,8 @@ import pytest
 from image_helpers import PREPARED, needs_prepared
 from PIL import Image, ImageEnhance
 
-from tf_contrastive import datasets, exporting, terminal
+from tf_contrastive import datasets, exporting
+from tf_contrastive.base import terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.evaluation.explore import images, report

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tf_contrastive.lab.benchmarks import evaluation
+from lab.benchmarks import evaluation
 
 _EVALUATION = (
     "evaluation",

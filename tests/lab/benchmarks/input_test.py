@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from lab.benchmarks import input
 from tf_contrastive import datasets
-from tf_contrastive.lab.benchmarks import input
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive.lab.benchmarks import loss, options
+from lab.benchmarks import loss, options
 
 
 # With 100 classes the other view is the only positive; low temperatures

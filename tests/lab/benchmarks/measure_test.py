@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from lab.benchmarks import measure, options
 from tf_contrastive import __main__
-from tf_contrastive.lab.benchmarks import measure, options
 
 
 @pytest.mark.parametrize(

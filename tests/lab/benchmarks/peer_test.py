@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from lab.benchmarks import peer
+from lab.commands import benchmark as command
 from tf_contrastive import __main__, flags
-from tf_contrastive.commands import benchmark as command
-from tf_contrastive.lab.benchmarks import peer
 
 # Runs the program of lightly with a task of a test instead of its own.
 _FAKE = """#!{python}

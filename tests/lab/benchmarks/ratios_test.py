@@ -6,8 +6,8 @@ import sys
 
 import tensorflow as tf
 
+from lab.benchmarks import measure, options
 from tf_contrastive import __main__
-from tf_contrastive.lab.benchmarks import measure, options
 
 _COMPARING = ("step", "loss", "input", "evaluation", "serving")
 
@@ -17,9 +17,7 @@ def _fake(monkeypatch, ratio):
     row = {"size": 64, "milliseconds": 1.0}
     report = measure.Report([row], ["-"], {"dense": ratio})
     for name in options.BENCHMARKS:
-        module = importlib.import_module(
-            f"tf_contrastive.lab.benchmarks.{name}"
-        )
+        module = importlib.import_module(f"lab.benchmarks.{name}")
         monkeypatch.setattr(module, "run", lambda *_: report)
 
 

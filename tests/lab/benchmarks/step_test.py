@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lab.benchmarks import step
 from tf_contrastive import encoders
-from tf_contrastive.lab.benchmarks import step
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 

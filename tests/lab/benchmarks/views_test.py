@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from tf_contrastive.lab.benchmarks import views
+from lab.benchmarks import views
 
 
 def test_a_contact_sheet_has_a_row_per_policy(benchmark, tmp_path, monkeypatch):

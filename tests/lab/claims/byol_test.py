@@ -7,9 +7,10 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, heads
+from lab.claims import byol
+from tf_contrastive import encoders, heads
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.lab.claims import byol
 
 
 def _model(momentum=0.9, steps=10):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from lab.claims import color_histograms
 from tf_contrastive import datasets, views
-from tf_contrastive.lab.claims import color_histograms
 
 
 def test_crops_of_one_colour_share_their_histogram():

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tf_contrastive import errors, flags
-from tf_contrastive.commands import reproduce
+from lab.claims import definitions, measures, runs, verdicts
+from lab.commands import reproduce
+from lab.commands.reproduce import Reproduce
+from tf_contrastive import flags
+from tf_contrastive.base import errors
 from tf_contrastive.commands.evaluate import Evaluate
-from tf_contrastive.commands.reproduce import Reproduce
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.lab.claims import definitions, measures, runs, verdicts
 
 _ROOT = Path(__file__).resolve().parents[3]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_contrastive.lab.claims import (
+from lab.claims import (
     definitions,
     results_document,
     results_page,

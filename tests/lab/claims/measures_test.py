@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from tf_contrastive import errors
+from lab.claims import definitions, measures, runs
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.lab.claims import definitions, measures, runs
 
 _FREE = {
     "images": 40,

@@ -7,11 +7,12 @@ import sys
 import pytest
 import small
 
-from tf_contrastive import __main__, errors, processes
-from tf_contrastive.commands import reproduce
-from tf_contrastive.commands.reproduce import Reproduce
+from lab.claims import definitions, measures, runs
+from lab.commands import reproduce
+from lab.commands.reproduce import Reproduce
+from tf_contrastive import __main__
+from tf_contrastive.base import errors, processes
 from tf_contrastive.config import fields
-from tf_contrastive.lab.claims import definitions, measures, runs
 
 _TEXTS = {
     "diagnosis": "SupCon repels positives.",

@@ -7,9 +7,10 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors
+from lab.claims import vae
+from tf_contrastive import encoders
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.lab.claims import vae
 
 
 def test_the_bound_of_a_vae():

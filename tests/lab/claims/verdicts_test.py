@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tf_contrastive import errors
-from tf_contrastive.lab.claims import definitions, verdicts
+from lab.claims import definitions, verdicts
+from tf_contrastive.base import errors
 
 
 def test_sign_flips_are_counted():

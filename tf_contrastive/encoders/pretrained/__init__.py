@@ -3,7 +3,7 @@
 Each folder has `encoder.npz`, the weights, of which kernels are in half
 precision; `encoder.json`, the arguments of `encoders.build`; `config.flags` and
 `pretrain.log` of the run; and `evaluation.json`, the results of these weights
-and the checksum of `encoder.npz`. `launch/pretrained.py` writes them. Those of
+and the checksum of `encoder.npz`. `tools/pretrained.py` writes them. Those of
 CIFAR-10 were trained and measured on a copy that was stored as JPEG; results on
 the original differ slightly.
 """
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors
+from tf_contrastive import encoders
+from tf_contrastive.base import errors
 
 SCHEME = "pretrained:"
 WEIGHTS, ARGUMENTS, RESULTS = "encoder.npz", "encoder.json", "evaluation.json"

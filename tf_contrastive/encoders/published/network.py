@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import channel_statistics, write_statistics
 from tf_contrastive.config.dataset import ChannelStatistics
 from tf_contrastive.config.encoder import ResNet

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import errors
+from tf_contrastive.base import errors
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.evaluation.corruptions import blur, digital, weather
 from tf_contrastive.evaluation.corruptions.severities import LEVELS

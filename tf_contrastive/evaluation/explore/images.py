@@ -13,14 +13,8 @@ import PIL.features
 import PIL.Image
 import tensorflow as tf
 
-from tf_contrastive import (
-    datasets,
-    embedding,
-    errors,
-    exporting,
-    terminal,
-    views,
-)
+from tf_contrastive import datasets, embedding, exporting, views
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading, check_encoder_channels
 from tf_contrastive.embedding import output_files
 from tf_contrastive.evaluation.explore import near_copies

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import files
+from tf_contrastive.base import files
 from tf_contrastive.evaluation.explore.report import (
     OF_GROUP,
     Group,

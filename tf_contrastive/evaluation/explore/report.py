@@ -7,13 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_contrastive import (
-    classifiers,
-    datasets,
-    errors,
-    installation,
-    terminal,
-)
+from tf_contrastive import classifiers, datasets
+from tf_contrastive.base import errors, installation, terminal
 from tf_contrastive.config.explore import MAX_EXACT, Exploration
 from tf_contrastive.evaluation import tsne
 from tf_contrastive.evaluation.explore import findings, images, near_copies

@@ -1,0 +1,340 @@
+"""Views per second of this package's input, of alternatives, and of the floor.
+
+Views above 64 pixels are made from JPEG files of 427 x 640 pixels, smaller ones
+from arrays. The floor is what every policy needs: decoding, crop, resize, flip.
+"""
+
+import dataclasses
+import functools
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import sklearn.datasets
+import tensorflow as tf
+
+from lab.benchmarks import measure, supcon_input
+from lab.benchmarks.options import Common, Input
+from tf_contrastive import datasets, train
+from tf_contrastive.base import files, terminal
+from tf_contrastive.config import fields
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import SimAugment, declared
+
+FLOOR = "crop"
+HOST_PART = "ours, host part of device"
+# Options of our policies, measured where a policy uses them.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "ours, no warp": {"warp_probability": 0.0},
+    "ours, linear colours": {"color_jitter_style": "linear"},
+    "ours, linear, no warp": {
+        "color_jitter_style": "linear",
+        "warp_probability": 0.0,
+    },
+}
+_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+# Examples of an epoch.
+_FILES, _ARRAYS = 512, 4096
+
+_COLUMNS = {
+    "policy": "{policy}",
+    "pixels": "{image_size}",
+    "implementation": "{implementation}",
+    "examples/s": "{examples_per_second:,.0f}",
+    "of the floor": "{of_floor:.2f}",
+    "ours times as fast": "{times_peer:.1f}",
+    "note": "{note}",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A policy and the size of its views and batches."""
+
+    policy: str
+    image_size: int
+    batch_size: int
+
+
+class Implementation(NamedTuple):
+    """What makes views, and what of ours makes the same."""
+
+    # (source, case) -> batches without end.
+    make: Callable[[datasets.Source, Case], tf.data.Dataset]
+    same: str = ""  # One of `VARIANTS`; empty: it is ours.
+
+
+def run(common: Common, options: Input) -> measure.Report:
+    """Measures every policy at every size."""
+    rows: list[measure.Row] = []
+    with files.temporary_folder() as folder:
+        for size in fields.read_counts(options.image_sizes):
+            source = source_of(images(size, folder))
+            batch_size = options.input_batch_size or default_batch_size(size)
+            for policy in fields.split_list(options.policies):
+                case = Case(policy, size, batch_size)
+                makers = implementations(case, only_ours=common.only_ours)
+                terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")
+                rows += _measure(
+                    makers, source, case, common.repeats, options.seconds
+                )
+    ratios = {}
+    for row in rows:
+        title = f"{row['policy']} at {row['image_size']} pixels"
+        if row["implementation"] == "ours":
+            ratios[f"{title}: {FLOOR} alone"] = row["of_floor"]
+        if row["times_peer"]:
+            ratios[f"{title}: {row['implementation']}"] = row["times_peer"]
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
+
+
+def default_batch_size(size: int) -> int:
+    """Returns the examples of a batch of views of that side."""
+    return 512 if size <= CIFAR_STEM_MAX_SIDE else 64
+
+
+def images(size: int, folder: str) -> str:
+    """Writes what views of a side are made from, and returns its path.
+
+    It is a folder of photographs as files or, for small views, an array of
+    random tiles of them.
+    """
+    photographs = sklearn.datasets.load_sample_images()
+    if size <= CIFAR_STEM_MAX_SIDE:
+        generator = np.random.default_rng(0)
+        tiles = []
+        for i in range(_ARRAYS):
+            image = photographs.images[i % 2]
+            top = generator.integers(image.shape[0] - size + 1)
+            left = generator.integers(image.shape[1] - size + 1)
+            tiles.append(image[top : top + size, left : left + size])
+        path = os.path.join(folder, f"{size}.npy")
+        np.save(path, np.stack(tiles))
+        return path
+    folder = os.path.join(folder, str(size))
+    for label, name in enumerate(_PHOTOGRAPHS):
+        os.makedirs(os.path.join(folder, str(label)))
+        path = next(p for p in photographs.filenames if p.endswith(name))
+        for i in range(_FILES // len(_PHOTOGRAPHS)):
+            shutil.copy(path, os.path.join(folder, str(label), f"{i}.jpg"))
+    return folder
+
+
+def source_of(path: str) -> datasets.Source:
+    """Reads what `images` writes."""
+    if path.endswith(".npy"):
+        return datasets.from_arrays(np.load(path), np.arange(_ARRAYS) % 2)
+    return datasets.source(f"folder:{path}", "train")
+
+
+def _measure(
+    makers: dict[str, Implementation],
+    source: datasets.Source,
+    case: Case,
+    repeats: int,
+    seconds: float,
+) -> list[measure.Row]:
+    """Measures implementations in turns; each time with a new iterator.
+
+    An iterator would prefetch while another implementation is measured.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in makers}
+    notes = dict.fromkeys(makers, "")
+    for _ in range(repeats):
+        for name in [name for name in makers if not notes[name]]:
+            try:
+                batches = iter(makers[name].make(source, case))
+            except ImportError:
+                notes[name] = "not installed"
+                continue
+            rates[name].append(case.batch_size * speed(batches, seconds))
+            del batches
+    medians = {n: statistics.median(r) for n, r in rates.items() if r}
+    rows = []
+    for name, implementation in makers.items():
+        rate, same = medians.get(name), implementation.same
+        rows.append(
+            {
+                **dataclasses.asdict(case),
+                "implementation": name,
+                "examples_per_second": rate,
+                "of_floor": rate and rate / medians[FLOOR],
+                "times_peer": medians[same] / rate if rate and same else None,
+                "note": notes[name],
+            }
+        )
+    return rows
+
+
+def speed(batches: Iterator[Any], seconds: float) -> float:
+    """Returns the batches per second of a new iterator."""
+    for _ in range(3):  # The first one, and prefetched ones.
+        next(batches)
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds or count < 2:
+        next(batches)
+        count += 1
+    return count / (time.perf_counter() - start)
+
+
+# ---- Implementations ---------------------------------------------------------
+
+
+def implementations(
+    case: Case, *, only_ours: bool
+) -> dict[str, Implementation]:
+    """Returns everything that makes the views of a case; the floor first."""
+
+    def ours(**options: Any) -> Implementation:
+        return Implementation(functools.partial(_batches, **options))
+
+    makers = {FLOOR: ours(augmentation=FLOOR)}
+    if case.policy != FLOOR:
+        known = declared(case.policy).defaults()
+        for name, options in VARIANTS.items():
+            if set(options) <= set(known):
+                makers[name] = ours(**options)
+        makers[HOST_PART] = ours(augment_on="device")
+    return makers if only_ours else makers | PEERS.get(case.policy, {})
+
+
+def run_of(
+    source: datasets.Source, case: Case, **options: Any
+) -> train.PreparedRun:
+    """Returns a run that reads these views."""
+    values = {
+        "augmentation": case.policy,
+        "image_size": case.image_size,
+        "batch_size": case.batch_size,
+        "augment_on": "host",
+        "views": 2,
+        # Files are read and decoded, as in a dataset of any size.
+        "cache": "none",
+        "wire_dtype": "float32",
+        "workdir": "none",
+        **options,
+    }
+    if case.image_size <= CIFAR_STEM_MAX_SIDE:
+        values.update(blur=False, color_jitter_strength=0.5)
+    return train.prepare(
+        fields.replace(Pretrain(), **values),
+        tf.distribute.get_strategy(),
+        splits=train.Splits(source),
+    )
+
+
+def _batches(
+    source: datasets.Source, case: Case, **options: Any
+) -> tf.data.Dataset:
+    """The batches that `pretrain` reads."""
+    return run_of(source, case, **options).batches()
+
+
+def _augmented(
+    source: datasets.Source,
+    case: Case,
+    augment: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.data.Dataset:
+    """The floor's views, augmented by another library in batches."""
+    side = case.image_size
+
+    def apply(pixels: tf.Tensor, labels: tf.Tensor) -> tuple:
+        return augment(tf.reshape(pixels, [-1, side, side, 3])), labels
+
+    cropped = _batches(source, case, augmentation=FLOOR)
+    augmented = cropped.map(apply, num_parallel_calls=tf.data.AUTOTUNE)
+    return augmented.prefetch(tf.data.AUTOTUNE)
+
+
+def _keras_cv_simclr(source: datasets.Source, case: Case) -> tf.data.Dataset:
+    layers = measure.keras_cv().layers
+    jitter = layers.RandomColorJitter(
+        value_range=(0, 1),
+        brightness_factor=0.8,
+        contrast_factor=0.8,
+        saturation_factor=0.8,
+        hue_factor=0.2,
+    )
+    steps = [
+        layers.RandomApply(jitter, rate=0.8, batchwise=False),
+        layers.RandomColorDegeneration((0.0, 1.0)),
+    ]
+    if case.image_size > CIFAR_STEM_MAX_SIDE:
+        side = case.image_size // 10 // 2 * 2 + 1
+        steps.append(layers.RandomGaussianBlur(side, (0.1, 2.0)))
+
+    def augment(pixels: tf.Tensor) -> tf.Tensor:
+        for step in steps:
+            pixels = step(pixels, training=True)
+        return pixels
+
+    return _augmented(source, case, augment)
+
+
+def _keras_cv_randaugment(
+    source: datasets.Source, case: Case
+) -> tf.data.Dataset:
+    layer = measure.keras_cv().layers.RandAugment(
+        value_range=(0, 1), augmentations_per_image=2, magnitude=0.5
+    )
+    return _augmented(source, case, lambda x: layer(x, training=True))
+
+
+def _official(
+    name: str, source: datasets.Source, case: Case
+) -> tf.data.Dataset:
+    """tf-models-official's policy, applied image by image."""
+    policy = supcon_input.official(name)
+
+    def distort(pixels: tf.Tensor) -> tf.Tensor:
+        levels = tf.cast(tf.round(255 * pixels), tf.uint8)
+        levels = tf.map_fn(policy, levels)
+        return tf.cast(levels, tf.float32) / 255
+
+    return _augmented(source, case, distort)
+
+
+def _supcon(
+    source: datasets.Source, case: Case, *, warp: bool = False
+) -> tf.data.Dataset:
+    """Another pipeline as a whole, from the files on."""
+    return supcon_input.batches(
+        source,
+        case.policy,
+        case.image_size,
+        case.batch_size,
+        SimAugment.warp_probability if warp else 0.0,
+    )
+
+
+_SUPCON = "google-research/supcon, transcribed"
+_WARPING = {
+    _SUPCON: Implementation(functools.partial(_supcon, warp=True), "ours"),
+    f"{_SUPCON}, no warp": Implementation(_supcon, "ours, no warp"),
+}
+_PLAIN = {_SUPCON: Implementation(_supcon, "ours")}
+# Policy -> implementations by others.
+PEERS: dict[str, dict[str, Implementation]] = {
+    "simclr": {"keras-cv": Implementation(_keras_cv_simclr, "ours"), **_PLAIN},
+    "simaugment": _WARPING,
+    "stacked_randaugment": _WARPING,
+    "autoaugment": {
+        "tf-models-official": Implementation(
+            functools.partial(_official, "AutoAugment"), "ours"
+        ),
+        **_PLAIN,
+    },
+    "randaugment": {
+        "keras-cv": Implementation(_keras_cv_randaugment, "ours"),
+        "tf-models-official": Implementation(
+            functools.partial(_official, "RandAugment"), "ours"
+        ),
+        **_PLAIN,
+    },
+}

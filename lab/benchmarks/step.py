@@ -1,0 +1,254 @@
+"""The training step next to the forward and backward pass of its encoder.
+
+Projection, loss, metrics, probe and optimizer are the overhead. Both are run
+here, or compiled for a TPU that is not here.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from lab.benchmarks import measure
+from lab.benchmarks.options import Common, Step
+from tf_contrastive import datasets, distribution, train
+from tf_contrastive.base import errors, terminal
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.datasets import synthetic
+from tf_contrastive.model import networks
+from tf_contrastive.views.pixel_dtype import from_wire
+
+# Steps that build graphs and fill pipelines, before anything is timed.
+_WARM_UP = 3
+
+_COLUMNS = {
+    "encoder": "{encoder}",
+    "precision": "{precision}",
+    "replicas": "{replicas}",
+    "step ms": "{milliseconds:.1f}",
+    "bare ms": "{bare_milliseconds:.1f}",
+    "overhead": "{overhead:.1%}",
+    "views/s": "{views_per_second:.1f}",
+    "bare views/s": "{bare_views_per_second:.1f}",
+    "end to end views/s": "{end_to_end_views_per_second:.1f}",
+    "input wait": "{input_wait:.1%}",
+}
+# Of one core; "/ bare": divided by what the bare encoder takes.
+_COMPILED_COLUMNS = {
+    "topology": "{topology}",
+    "encoder": "{encoder}",
+    "precision": "{precision}",
+    "augment on": "{augment_on}",
+    "images": "{images_per_core}",
+    "Tflop": "{teraflops:.3f}",
+    "flops / bare": "{flops_ratio:.3f}",
+    "GB": "{gigabytes:.2f}",
+    "bytes / bare": "{bytes_ratio:.3f}",
+    "Mcycles": "{megacycles:.1f}",
+    "cycles / bare": "{cycles_ratio:.3f}",
+    "MiB": "{memory_mib:.0f}",
+    "memory / bare": "{memory_ratio:.3f}",
+}
+
+
+def run(common: Common, options: Step) -> measure.Report:
+    """Measures the step of `run_flags` at each precision and replica count."""
+    base = options.run()
+    if options.compilation.compile_for:
+        rows = _compiled(base, options)
+        ratios = {
+            f"{row['encoder']}, {row['precision']}, {row['topology']}: bare"
+            " encoder": 1 / row["cycles_ratio"]
+            for row in rows
+        }
+        tables = [measure.table(_COMPILED_COLUMNS, rows)]
+        return measure.Report(rows, tables, ratios)
+    counts = fields.read_counts(options.replicas)
+    # The largest first, since the CPU can be split only once.
+    strategies = {
+        n: distribution.strategy("default")
+        if n == 1
+        else distribution.strategy("mirrored", virtual_devices=n)
+        for n in sorted(counts, reverse=True)
+    }
+    splits = train.open_data(base)
+    source = datasets.in_memory(splits.train, base.data.cache)
+    splits = splits._replace(train=source)
+    rows = []
+    for precision in fields.split_list(options.precisions):
+        for count in counts:
+            run = train.prepare(
+                fields.replace(base, precision=precision),
+                strategies[count],
+                splits=splits,
+            )
+            encoder = run.options.encoder.encoder
+            terminal.info(f"{encoder}, {precision}, {count} replica(s)")
+            seconds = options.end_to_end_seconds
+            rows.append(_measure(run, common.repeats, seconds))
+    ratios = {
+        f"{row['encoder']} at {row['image_size']} pixels, {row['precision']},"
+        f" {row['replicas']} replica(s): bare encoder": 1
+        / (1 + row["overhead"])
+        for row in rows
+    }
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
+
+
+def bare(
+    encoder: tf.keras.Model,
+    strategy: tf.distribute.Strategy,
+    jit_compile: bool = False,
+) -> Callable[[Any], Any]:
+    """Returns an encoder's forward and backward pass, as one graph.
+
+    It maps an iterator of the step's batches to the gradients of each replica.
+
+    Args:
+      encoder: the encoder.
+      strategy: that of the step.
+      jit_compile: whether XLA compiles the passes of each replica.
+
+    Returns:
+      that function.
+    """
+
+    def passes(data: Any) -> list[tf.Tensor]:
+        return both_passes(encoder, data)
+
+    run = tf.function(passes, jit_compile=True) if jit_compile else passes
+
+    @tf.function
+    def on_replicas(iterator: Any) -> Any:
+        return strategy.run(run, args=(next(iterator),))
+
+    return on_replicas
+
+
+def both_passes(encoder: tf.keras.Model, data: Any) -> list[tf.Tensor]:
+    """Returns an encoder's gradients for a batch of a step, without a loss."""
+    inputs = data[0]
+    views = inputs[0] if isinstance(inputs, tuple) else inputs
+    images = tf.reshape(from_wire(views), [-1, *views.shape[2:]])
+    with tf.GradientTape() as tape:
+        total = tf.reduce_mean(encoder(images, training=True) ** 2)
+    return tape.gradient(total, encoder.trainable_variables)
+
+
+def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
+    """Compiles the step for a TPU, and the encoder alone for one core of it.
+
+    The encoder alone has the fused batch normalization of Keras over its core's
+    batch: no collectives, and no changes of colours.
+    """
+    # Late: it uses operations that are not in TensorFlow's API.
+    from tf_contrastive.doctor.tpu import chips, compilation
+
+    chosen = options.compilation
+    target = chips.topology(chosen.compile_for)
+    compiler, of_one = (
+        compilation.Compiler(target, chosen.compile_python, cores)
+        for cores in (target.cores, 1)
+    )
+    rows = []
+    for precision in fields.split_list(options.precisions):
+        prepared, _ = compilation.prepare(
+            fields.replace(base, precision=precision), target.cores
+        )
+        run = prepared.options
+        images = run.schedule.batch_size // target.cores
+        programs = compilation.Programs(prepared, compiler)
+        step = programs.step(images)
+        bare = programs.of_encoder(both_passes, images, of_one)
+        if "error" in step or "error" in bare:
+            raise errors.UserError(
+                f"{errors.arg('compile_for', target.name)}: {images} images per"
+                " core do not fit at this precision: set a smaller batch_size"
+                " in run_flags"
+            )
+        memory = [compilation.needed(facts)[0] for facts in (step, bare)]
+        row = {
+            "topology": target.name,
+            "cores": target.cores,
+            "encoder": run.encoder.encoder,
+            "image_size": run.views.image_size,
+            "images_per_core": images,
+            "views": run.views.views,
+            "loss": run.loss.loss,
+            "precision": precision,
+            "augment_on": run.views.augment_on,
+            "teraflops": step["flops"] / 1e12,
+            "gigabytes": step["bytes"] / 1e9,
+            "megacycles": step["cycles"] / 1e6,
+            "memory_mib": memory[0] / 2**20,
+            "memory_ratio": memory[0] / memory[1],
+        }
+        for name in ("flops", "bytes", "cycles"):
+            row[f"{name}_ratio"] = step[name] / bare[name]
+        rows.append(row)
+    return rows
+
+
+def _measure(
+    prepared: train.PreparedRun, repeats: int, end_to_end_seconds: float
+) -> measure.Row:
+    """Measures the step of a run."""
+    run, strategy = prepared.options, prepared.strategy
+    info, size = prepared.source.info, run.schedule.batch_size
+    replicas = prepared.machine.replicas
+    model, _ = prepared.with_options(steps_per_execution=1).build()
+
+    def wait_for(function: Callable, batches: Any) -> None:
+        function(batches)
+        tf.test.experimental.sync_devices()
+
+    with networks.precision(run.runtime.precision):
+        step = model.make_train_function()
+        passes = bare(model.encoder, strategy, model.jit_compile)
+        batches = iter(
+            synthetic.batches(run, info.num_classes, size // replicas, strategy)
+        )
+        calls = {
+            "step": lambda: wait_for(step, batches),
+            "bare": lambda: wait_for(passes, batches),
+        }
+        times = measure.in_turns(calls, repeats, warm_up=_WARM_UP)
+        milliseconds, bare_milliseconds = (
+            1000 * statistics.median(times[name]) for name in calls
+        )
+        # End to end, with the run's own input.
+        batches = iter(prepared.batches())
+        for _ in range(_WARM_UP):
+            wait_for(step, batches)
+        waited = model.input_wait_seconds
+        start, done, spent = time.perf_counter(), 0, 0.0
+        while spent < end_to_end_seconds or not done:
+            wait_for(step, batches)
+            done += 1
+            spent = time.perf_counter() - start
+        waited = model.input_wait_seconds - waited
+    views = size * run.views.views
+    return {
+        "encoder": run.encoder.encoder,
+        "image_size": run.views.image_size,
+        "batch_size": size,
+        "views": run.views.views,
+        "loss": run.loss.loss,
+        "precision": run.runtime.precision,
+        "replicas": replicas,
+        "milliseconds": milliseconds,
+        "bare_milliseconds": bare_milliseconds,
+        # Per turn, since a machine that slows down slows both.
+        "overhead": statistics.median(
+            ours / theirs - 1
+            for ours, theirs in zip(times["step"], times["bare"], strict=True)
+        ),
+        "views_per_second": 1000 * views / milliseconds,
+        "bare_views_per_second": 1000 * views / bare_milliseconds,
+        "end_to_end_views_per_second": done * views / spent,
+        "input_wait": waited / spent,
+        "repeats": len(times["step"]),
+    }

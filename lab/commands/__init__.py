@@ -1,0 +1,1 @@
+"""The laboratory's commands, one module each, like the package's own."""

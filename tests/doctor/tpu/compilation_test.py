@@ -1,0 +1,435 @@
+"""Compilation for a TPU that is not there."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import cover
+import pytest
+from tensorflow.compiler.xla import xla_data_pb2
+from tensorflow.compiler.xla.service import hlo_pb2
+
+from lab.benchmarks.step import both_passes
+from lab.commands import benchmark
+from lab.commands.benchmark import Benchmark
+from tf_contrastive.base import errors
+from tf_contrastive.commands import doctor as command
+from tf_contrastive.commands.doctor import Doctor
+from tf_contrastive.config import fields
+from tf_contrastive.doctor import tpu
+from tf_contrastive.doctor.tpu import chips, compilation, compiler, lowering
+
+_ROOT = Path(__file__).resolve().parents[3]
+_SPEC = importlib.util.spec_from_file_location(
+    "tpu_table", _ROOT / "tools" / "tpu.py"
+)
+table = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(table)
+
+pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
+
+_SMALL = {
+    "dataset": "digits",
+    "image_size": 8,
+    "encoder": "resnet10",
+    "width": 0.0625,
+    "projection_output": 16,
+    "batch_size": 64,
+    "compile_for": "v4:2x2x1",
+}
+
+
+def _inspect(options):
+    compilation = options.compilation
+    return tpu.inspect(
+        options, compilation.compile_for, compilation.compile_python
+    )
+
+
+def _options(**options):
+    return fields.replace(Doctor(), **_SMALL, **options)
+
+
+# An interpreter that compiles nothing: "step 8" is a program for 8 images.
+_FAKE = """#!{python}
+import json, os, sys
+if sys.argv[1] == "-c":
+    print("fake")
+    sys.exit()
+script, hlo, topology, cores, mode = sys.argv[1:]
+name, images = open(hlo).read().split()
+images = int(images)
+with open({log!r}, "a") as log:
+    log.write(f"{{name}} {{images}} {{topology}} {{cores}} {{mode}}\\n")
+need = {fixed} + {each} * images
+if need > ({recomputes} if mode == "plain-plan" else {limit}):
+    error = f"Used {{need / 2**30:.3f}}G of {limit_gib}G hbm."
+    print(json.dumps(dict(error=error)))
+else:
+    times = 5 if name == "step" else 4
+    facts = dict.fromkeys(("output", "alias", "generated_code"), 0)
+    facts |= dict(argument={fixed}, temp=need - {fixed}, memory=need)
+    twice = 1.2 if need > {recomputes} else 1.0
+    flops = 2.75e8 * images * times * twice
+    facts |= dict(flops=flops, bytes=1e6, cycles=1e6 * times)
+    facts |= dict(collectives=3, collectives_before=9, collective_bytes=2**21)
+    facts |= dict(float64=False, dynamic_shapes=False, loops=2)
+    print(json.dumps(facts))
+"""
+
+
+def _fake_python(folder, recomputes=8.5):
+    """Writes `_FAKE`, in whose memory at most 75 images fit; and its log.
+
+    Above `recomputes` GiB it does a fifth of the operations twice.
+    """
+    path, log = folder / "python", folder / "log"
+    path.write_text(
+        _FAKE.format(
+            python=sys.executable,
+            log=str(log),
+            fixed=2**30,
+            each=2**29 // 5,
+            limit=8.5 * 2**30,
+            limit_gib=8.5,
+            recomputes=recomputes * 2**30,
+        )
+    )
+    path.chmod(0o755)
+    return str(path), log
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """The fake compiler and its log, with steps that are not lowered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    class Step:
+        def __init__(self, *_):
+            pass
+
+        def lower(self, images):
+            return f"step {images}".encode()
+
+        def lower_encoder(self, passes, images):
+            return f"encoder {images}".encode()
+
+    monkeypatch.setattr(compilation, "Step", Step)
+    monkeypatch.setattr(tpu, "_INPUT", 0.1)
+    return _fake_python(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 27.23G"
+        " of 15.25G hbm. Exceeded hbm capacity by 11.98G.",
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on"
+        " HBM, the total memory required for HLO temporaries (27.23G) exceeds"
+        " available HBM (15.25G). HLO module: step.",
+    ],
+)
+def test_the_memory_of_a_program_that_does_not_fit_is_read(error):
+    gib = 2**30
+    assert compilation.needed({"error": error}) == (27.23 * gib, 15.25 * gib)
+
+
+def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
+    python, log = fake
+    options = _options(compile_python=python, workdir=str(tmp_path / "run"))
+    assert command.run(options) == 0
+    report = json.loads((tmp_path / "run" / "doctor.json").read_text())
+    memory = report["memory_per_core"]
+    assert memory["images_per_core"] == 8 and memory["fits"] == "yes"
+    # 1 GiB and 0.1 GiB an image in 8.5 GiB: a multiple of 8.
+    assert memory["largest_without_recomputation"] == 72
+    assert memory["largest_batch_size"] == 72 * 8
+    # Half a v4 chip makes 137.5 teraflops: 8 images in 80 us; one host.
+    assert report["step_of_a_core"]["milliseconds_by_flops"] == 0.08
+    given, chosen = report["input"], report["topology"]
+    assert given["images_per_second_and_host"] == 800_000
+    # Two views of three channels, in float32.
+    size = 2 * chosen["image_size"] ** 2 * 3 * 4
+    assert chosen["wire_dtype"] == "float32"
+    assert given["megabytes_per_second_and_host"] == round(0.8 * size)
+    assert "largest_batch_size" in capsys.readouterr().out
+    # Code is generated for the run's own batch alone, and nothing twice.
+    compiled = log.read_text()
+    first, *others = compiled.splitlines()
+    assert first == "step 8 v4:2x2x1 8 whole"
+    assert others and all(line.endswith(" plain-plan") for line in others)
+    assert command.run(options) == 0
+    assert log.read_text() == compiled
+
+
+def test_a_batch_that_does_not_fit_gets_one_that_does(fake):
+    python, _ = fake
+    options = fields.replace(_options(compile_python=python), batch_size=1024)
+    report = _inspect(options)
+    assert report["memory_per_core"]["fits"] == "no"
+    assert report["memory_per_core"]["available_mib"] == 8704
+    assert report["memory_per_core"]["largest_without_recomputation"] == 72
+    assert "step_of_a_core" not in report
+
+
+def test_the_largest_batch_has_no_operations_that_are_done_twice(
+    fake, tmp_path
+):
+    # 1 GiB and 0.1 GiB an image: 40 images take 5 GiB.
+    python, _ = _fake_python(tmp_path, recomputes=5.1)
+    options = fields.replace(_options(compile_python=python), batch_size=480)
+    report = _inspect(options)
+    assert report["memory_per_core"]["fits"] == "yes"
+    assert report["memory_per_core"]["largest_without_recomputation"] == 40
+    assert report["step_of_a_core"]["recomputed_percent"] == 20.0
+
+
+@pytest.mark.parametrize(
+    ("dataset", "side"), [("imagenet2012", 224), ("cifar10", 32)]
+)
+def test_absent_data_are_assumed(fake, tmp_path, dataset, side):
+    python, _ = fake
+    options = fields.replace(
+        _options(compile_python=python),
+        dataset=dataset,
+        data_dir=str(tmp_path),
+        image_size=None,
+    )
+    report = _inspect(options)
+    assert report["topology"]["image_size"] == side
+    assert report["topology"]["precision"] == "mixed_bfloat16"
+    assert report["input"]["cpu_cores_per_host"] is None
+
+
+def test_the_step_is_compared_with_the_encoder_alone(fake, tmp_path, capsys):
+    python, log = fake
+    words = "--dataset=digits --encoder=resnet10 --batch_size=64"
+    output = tmp_path / "step.json"
+    options = fields.replace(
+        Benchmark(),
+        benchmark="step",
+        run_flags=words,
+        precisions="mixed_bfloat16",
+        compile_for="v4:2x2x1",
+        compile_python=python,
+        output=str(output),
+    )
+    assert benchmark.run(options) == 0
+    (row,) = json.loads(output.read_text())["results"]
+    assert row["images_per_core"] == 8 and row["teraflops"] == 0.011
+    assert row["flops_ratio"] == row["cycles_ratio"] == 1.25
+    assert row["bytes_ratio"] == row["memory_ratio"] == 1.0
+    # The step on all cores, the encoder on one of them.
+    assert log.read_text().splitlines() == [
+        "step 8 v4:2x2x1 8 whole",
+        "encoder 8 v4:2x2x1 1 whole",
+    ]
+    assert "bytes / bare" in capsys.readouterr().out
+    with pytest.raises(errors.UserError, match="batch_size in run_flags"):
+        benchmark.run(
+            fields.replace(options, run_flags=f"{words} --batch_size=1024")
+        )
+    with pytest.raises(errors.UserError, match="not of benchmark=loss"):
+        fields.replace(options, benchmark="loss").validate()
+
+
+def test_another_compiler_compiles_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    python, log = _fake_python(tmp_path)
+    target = chips.topology("v5e:2x2")
+    for _ in range(2):
+        compilation.Compiler(target, python).compile(b"step 8", "a step")
+    compilation.Compiler(target, python, cores=1).compile(b"step 8", "a step")
+    path = Path(python)
+    path.write_text(path.read_text().replace("fake", "newer"))
+    compilation.Compiler(target, python).compile(b"step 8", "a step")
+    assert log.read_text().splitlines() == [
+        "step 8 v5e:2x2 4 whole",
+        "step 8 v5e:2x2 1 whole",
+        "step 8 v5e:2x2 4 whole",
+    ]
+    path.write_text(path.read_text().replace("sys.exit()", "sys.exit(1)"))
+    with pytest.raises(errors.UserError, match="tpu-compile"):
+        compilation.Compiler(target, python)
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "hosts"),
+    [("v4:2x2x1", 8, 1), ("v4:2x2x4", 32, 4), ("v5e:4x4", 16, 2)],
+)
+def test_topologies(name, cores, hosts):
+    found = chips.topology(name)
+    assert (found.cores, found.hosts) == (cores, hosts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compile_for": "v9:2x2"}, "v9:2x2 is no topology"),
+        ({"compile_python": "/nowhere/python"}, "no /nowhere/python"),
+        ({"batch_size": 60}, "not divisible by 8 replicas"),
+    ],
+)
+def test_what_cannot_be_compiled_is_told(options, message, fake):
+    python, _ = fake
+    options = {"compile_python": python} | options
+    with pytest.raises(errors.UserError, match=message):
+        _inspect(fields.replace(_options(), **options))
+
+
+@pytest.mark.slow
+def test_the_step_of_several_cores_has_their_collectives(tmp_path):
+    run, _ = compilation.prepare(_options(loss="supcon"), 4)
+    step = lowering.Step(run)
+    program = step.lower(2)
+    # Of each gradient, of BatchNorm's statistics, and of the loss's embeddings.
+    assert program.count(compiler.ALL_REDUCE.encode()) > 20
+    assert program.count(compiler.REPLICA_ID.encode()) > 0
+    # The encoder alone has Keras' own normalization, over its core's batch.
+    alone = step.lower_encoder(both_passes, 2)
+    assert b"Marker" not in alone and len(alone) < len(program)
+    assert b"batch-norm-grad" in alone
+    assert b"batch-norm-grad" not in program
+    # Results are kept by the program.
+    assert step.lower(2) == program
+
+
+def test_markers_become_collectives():
+    kind = "tensor<2x3xf32>"
+    text = f"""
+%1 = stablehlo.custom_call @AllReduceMarker(%0) {{x = ""}} : ({kind}) -> {kind}
+%2 = mhlo.copy %1 : {kind}
+%3 = stablehlo.custom_call @ReplicaIdMarker() {{x = ""}} : () -> tensor<ui32>
+"""
+    made, count = compiler.with_collectives(text, 4)
+    assert count == 1
+    assert "Marker" not in made and "mhlo" not in made
+    assert "dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>" in made
+    assert "stablehlo.add %a, %b : tensor<f32>" in made
+    assert "%3 = stablehlo.replica_id : tensor<ui32>" in made
+
+
+def test_only_the_cheapest_branch_of_a_condition_has_cycles():
+    program = """
+%dear (p: f32[2]) -> f32[2] {
+  %a = f32[2] fusion(%p), backend_config={"estimated_cycles":"700"}
+}
+%cheap (p: f32[2]) -> f32[2] {
+  %b = f32[2] fusion(%p), backend_config={"estimated_cycles":"20"}
+}
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %c = f32[2] fusion(%x), backend_config={"estimated_cycles":"1000"}
+  %d = f32[2] conditional(%i, %c, %c), branch_computations={%dear, %cheap}
+}
+"""
+    assert compiler.estimated_cycles(program) == 1020
+
+
+def test_bytes_of_a_branch_that_is_not_taken_are_left_out():
+    program = """
+%far (p: (f32[3], bf16[8,64])) -> f32[3] {
+  %p = (f32[3]{0:T(128)S(3)}, bf16[8,64]{1,0:T(8,128)(2,1)}) parameter(0)
+  %x = bf16[8,64]{1,0:T(8,128)(2,1)} get-tuple-element(%p), index=1
+  %sums = (f32[3]{0:T(128)}, s64[]) fusion(%x, %p), kind=kLoop, calls=%fused
+  ROOT %out = f32[3] get-tuple-element(%sums), index=0
+}
+%near (q: f32[3]) -> f32[3] {
+  %q = f32[3]{0:T(128)} parameter(0)
+  ROOT %copy = f32[3]{0:T(128)} copy(%q), metadata={op_name="%x"}
+}
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %d = f32[3] conditional(%i, %t, %q), branch_computations={%far, %near}
+}
+"""
+    far = 2 * 8 * 64 + (4 * 3 + 2 * 8 * 64) + (4 * 3 + 8)
+    assert compiler.untaken_bytes(program) == far - 2 * 4 * 3
+
+
+def test_the_table_of_tpus_is_that_of_its_data():
+    assert table.DOCUMENT.read_text() == table.document(table.data()), (
+        "run `python tools/tpu.py`"
+    )
+
+
+_RECIPES = {
+    name: (fields.replace(run, encoder="resnet10", width=1.0), images)
+    for name, (run, images) in table.recipes().items()
+}
+
+
+def _forms():
+    """Recipes with each value of each option that a step's form depends on."""
+    # Of each form, the one with the largest batch per core.
+    forms = {
+        table.form(run, 0): name
+        for name, (run, _) in sorted(
+            _RECIPES.items(), key=lambda item: item[1][1]
+        )
+    }
+    return cover.cover({name: form for form, name in forms.items()})
+
+
+def _lowered(name):
+    """A recipe's step on 8 cores, with a small encoder, and its batch."""
+    run, images = _RECIPES[name]
+    run = fields.replace(run, batch_size=8 * images)
+    return lowering.Step(compilation.prepare(run, 8)[0]).lower(images)
+
+
+_ENVIRONMENT = _ROOT / ".venv-tpu/bin/python"
+_needs_compiler = pytest.mark.skipif(
+    not os.access(_ENVIRONMENT, os.X_OK), reason=".venv-tpu is not installed"
+)
+
+
+def _check_instructions(program):
+    module = hlo_pb2.HloModuleProto.FromString(program)
+    instructions = [i for c in module.computations for i in c.instructions]
+    assert any(
+        i.custom_call_target == compiler.ALL_REDUCE for i in instructions
+    )
+    for instruction in instructions:
+        shape = instruction.shape
+        assert shape.element_type != xla_data_pb2.F64, instruction
+        assert not any(shape.is_dynamic_dimension), instruction
+
+
+# All, with their own encoders, are compiled by tools/release_check --compile.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _forms())
+def test_a_recipe_has_a_step_for_tpus(name, tmp_path, monkeypatch):
+    program = _lowered(name)
+    _check_instructions(program)
+    if not os.access(_ENVIRONMENT, os.X_OK):
+        return  # The test below is skipped, and says why.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = chips.topology("v4:2x2x1")
+    facts = compilation.Compiler(target, str(_ENVIRONMENT)).compile(
+        program, name, compiler.PLAN
+    )
+    assert compilation.needed(facts)[1] is None
+    assert not facts["float64"] and not facts["dynamic_shapes"]
+
+
+@pytest.mark.slow
+@_needs_compiler
+def test_a_step_compiles_for_a_tpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options = _options(compile_python=str(_ENVIRONMENT))
+    target = chips.topology(options.compilation.compile_for)
+    compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
+    run, _ = compilation.prepare(options, target.cores)
+    programs = compilation.Programs(run, compiler_)
+    whole, plan = programs.step(8), programs.step(8, compiler.PLAN)
+    assert compilation.needed(whole)[1] is None
+    assert not whole["float64"] and not whole["dynamic_shapes"]
+    assert 0 < whole["collectives"] < whole["collectives_before"]
+    assert whole["cycles"] and whole["generated_code"]
+    # The same program, left before its code is generated.
+    same = {name for name in plan if name not in ("memory", "bytes")}
+    assert {n: plan[n] for n in same} == {n: whole[n] for n in same}
+    assert plan["memory"] == pytest.approx(whole["memory"], abs=2**20)
+    # A program this small is moved about more than it computes.
+    assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.05)

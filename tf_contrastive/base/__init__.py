@@ -1,0 +1,1 @@
+"""What every part uses: errors, files, processes and output for people."""

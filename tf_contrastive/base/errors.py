@@ -1,0 +1,216 @@
+"""Errors that a command reports in one line.
+
+A message says what was given, what is allowed and what to do. It names the
+arguments of the function that raised it by `arg`, so that the command line can
+write them as flags, and nothing else.
+"""
+
+import contextlib
+import difflib
+import errno
+import os
+import re
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+from tf_contrastive.base import installation
+
+# Exit status of a run that ended early and was saved.
+EXIT_RESUME = 42
+# Advice for a full disk.
+FREE_SPACE = "free some space, and repeat the command"
+
+
+# Characters of a message, at most. It may quote what a damaged file holds.
+_MAX_MESSAGE = 1500
+# Before and after an argument in a message. It differs in each process, so that
+# no text of a user, such as a path, can hold it.
+_MARK = f"\0{secrets.token_hex(8)}\0"
+
+
+def arg(name: str, value: object = None) -> str:
+    """Names an argument in a message, with a value unless it is None."""
+    given = "" if value is None else f"={value}"
+    return f"{_MARK}{name}{given}{_MARK}"
+
+
+def _as_argument(name: str, value: str | None) -> str:
+    return f"`{name}`" if value is None else f"{name}={value}"
+
+
+def plain(
+    message: str, write: Callable[[str, str | None], str] = _as_argument
+) -> str:
+    """Returns a message as text.
+
+    `write` maps the name of an argument and its value, if any, to text.
+    """
+    parts = message.split(_MARK)
+    for i in range(1, len(parts), 2):
+        name, equals, value = parts[i].partition("=")
+        parts[i] = write(name, value if equals else None)
+    return "".join(parts)
+
+
+def shown(
+    message: str, write: Callable[[str, str | None], str] = _as_argument
+) -> str:
+    """Returns a message as one line of printable characters; see `plain`."""
+    text = "".join(
+        c if c.isprintable() else repr(c)[1:-1] for c in plain(message, write)
+    )
+    if len(text) > _MAX_MESSAGE:
+        half = _MAX_MESSAGE // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return text
+
+
+class Message(str):
+    """A message as it is shown, which keeps the arguments that it names.
+
+    Attributes:
+      marked: the text with `arg`, for `shown` and for other messages.
+    """
+
+    marked: str
+
+    def __new__(cls, marked: str) -> "Message":
+        """Shows the text; see the class."""
+        message = super().__new__(cls, shown(marked))
+        message.marked = marked
+        return message
+
+
+class UserError(ValueError):
+    """Invalid input, described in one line of printable characters.
+
+    Attributes:
+      marked: see `Message`.
+    """
+
+    # Exit status of a command that it ends.
+    status = 2
+
+    def __init__(self, message: str) -> None:
+        self.marked = message
+        super().__init__(shown(message))
+
+    def leave(self) -> int:
+        """Returns the exit status. A subclass may end the process instead."""
+        return self.status
+
+
+class AbsentDataError(UserError):
+    """Data that was not found."""
+
+
+class AbsentSplitError(UserError):
+    """A split that a dataset does not have."""
+
+
+class UnknownDatasetError(UserError):
+    """A name of a dataset that is neither prepared nor known to TFDS."""
+
+
+class DivergedError(UserError):
+    """A training whose loss is not finite."""
+
+
+class AbruptEndError(UserError):
+    """An error after which the process ends without cleaning up."""
+
+    def leave(self) -> int:
+        """Ends the process with the exit status."""
+        sys.stdout.flush()
+        os._exit(self.status)
+
+
+class InterruptedRunError(UserError):
+    """A run ended early and was saved: the same command resumes it."""
+
+    status = EXIT_RESUME
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """Returns the name in `known` that is most similar to `given`, if any."""
+    matches = difflib.get_close_matches(given.lower(), list(known), 1, 0.5)
+    return matches[0] if matches else None
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns a hint with the nearest name, or an empty string."""
+    match = nearest(given, known)
+    return f" (did you mean {match}?)" if match else ""
+
+
+def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
+    """Returns the error for a name that is not in `known`."""
+    known = list(known)
+    match = nearest(str(given), known)
+    hint = f"did you mean {match!r}? " if match else ""
+    return UserError(
+        f"unknown {kind} {given!r}: {hint}known: {', '.join(known)}"
+    )
+
+
+def check_package(option: str, package: str, extra: str = "") -> None:
+    """Raises `UserError` if an option needs a package that cannot be used.
+
+    See `installation.missing`.
+    """
+    if problem := installation.missing(package, extra):
+        raise UserError(f"{option} needs {problem}")
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, or the error's type."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    # Names of a graph's nodes, and of operations.
+    return re.sub(r"\{\{.*?\}\}\s*| *\[Op:\w+\] name: *", "", line)
+
+
+def _mentions(error: Exception, *numbers: int) -> bool:
+    """Whether an error is one of these of the operating system.
+
+    TensorFlow gives only their text, and one type to many of them.
+    """
+    if isinstance(error, OSError) and error.errno:
+        return error.errno in numbers
+    return any(os.strerror(number) in str(error) for number in numbers)
+
+
+def is_full_disk(error: Exception) -> bool:
+    """Whether an error of Python or TensorFlow is that of a full disk."""
+    return _mentions(error, errno.ENOSPC, errno.EDQUOT)
+
+
+def is_unreadable(error: Exception) -> bool:
+    """Whether a file could not be read, whatever its content."""
+    return _mentions(
+        error,
+        errno.EACCES,
+        errno.EIO,
+        errno.EPERM,
+        errno.ESTALE,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+    )
+
+
+@contextlib.contextmanager
+def write_errors(path: str, advice: str) -> Iterator[None]:
+    """Turns a failure to write `path` into a `UserError` with the advice."""
+    try:
+        yield
+    except Exception as error:
+        import tensorflow as tf  # Importing this module must stay fast.
+
+        if not isinstance(error, OSError | tf.errors.OpError):
+            raise
+        if is_full_disk(error):
+            advice = FREE_SPACE
+        # The rest of Python's message names a temporary file.
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"cannot write {path} ({reason}): {advice}") from error

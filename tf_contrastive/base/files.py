@@ -1,0 +1,454 @@
+"""One way to write a file: readers see the previous one or all of the new one.
+
+A file is written beside its target under a name that no other writer uses,
+flushed to the disk, and renamed. The name also says which process writes it, so
+that the next writer in a folder can remove what a killed one has left there.
+Paths with "://" go through `tf.io.gfile`, others through Python.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import os
+import re
+import reprlib
+import shutil
+import socket
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tf_contrastive.base import errors
+
+ADVICE = "choose a folder that can be written"
+# Bytes of a file that is read as a whole. One with holes may be larger than all
+# memory, which ends the process.
+MAX_BYTES = 1 << 32
+
+# The name of an unfinished file or folder. The place is a digest of the machine
+# and its namespace of processes.
+_PARTIAL = re.compile(
+    r"\..*\.partial-(?P<place>\w+)-(?P<process>\d+)-(?P<born>\w+)-\w+",
+    re.DOTALL,
+)
+# Longer names of targets are cut off in it: file systems allow 255 bytes.
+_NAME_BYTES = 100
+# Other machines' processes are not seen from here: what they write is taken for
+# abandoned after this time without a change.
+_ABANDONED_SECONDS = 24 * 3600.0
+
+# The form of a JSON value: a type or several, [the form of each item],
+# {key: the form of its value} of an object that may have other keys, too, or a
+# function that tells whether a value has it.
+Form = Any
+NUMBER_OR_NONE = (int, float, type(None))
+
+
+# ---- Writing -----------------------------------------------------------------
+
+
+def write(path: str, content: str | bytes, advice: str = ADVICE) -> None:
+    """Writes a file whole, and its folder if that is missing.
+
+    Raises:
+      UserError: with the advice, if the file cannot be written.
+    """
+    with replacing(path, advice) as unfinished, _open(unfinished, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(
+    path: str, content: Mapping[str, Any], advice: str = ADVICE
+) -> None:
+    """Writes an object as JSON, in which NaN and infinity become null."""
+    text = json.dumps(as_json(content), indent=2, allow_nan=False)
+    write(path, f"{text}\n", advice)
+
+
+def as_json(value: Any) -> Any:
+    """Converts NumPy values for JSON; NaN and infinity become None."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if hasattr(value, "tolist"):
+        return as_json(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextlib.contextmanager
+def replacing(path: str, advice: str = ADVICE) -> Iterator[str]:
+    """Yields the name under which a file that replaces `path` is written.
+
+    At the end of the context the file is renamed, after an error it is removed.
+
+    Raises:
+      UserError: with the advice, if the file cannot be written.
+    """
+    with errors.write_errors(path, advice):
+        path = _prepared(path)
+        with partial(path) as unfinished:
+            yield unfinished
+            if _is_local(path):
+                sync(unfinished)
+                os.replace(unfinished, path)
+                _sync_entry(os.path.dirname(path) or ".")
+            else:
+                _gfile().rename(unfinished, path, overwrite=True)
+
+
+@contextlib.contextmanager
+def partial(path: str) -> Iterator[str]:
+    """Yields the name of a new file or folder beside `path`, while it is made.
+
+    Whatever still has that name at the end of the context is removed.
+    """
+    folder, name = os.path.split(path)
+    name = name.encode()[:_NAME_BYTES].decode(errors="ignore")
+    unfinished = os.path.join(folder, f".{name}{_suffix()}{uuid.uuid4().hex}")
+    try:
+        yield unfinished
+    finally:
+        _remove(unfinished)
+
+
+def check_writable(path: str, advice: str = ADVICE) -> None:
+    """Raises `UserError` if a file `path` could not be written.
+
+    What killed writers have left in its folder is removed.
+    """
+    with (
+        errors.write_errors(path, advice),
+        partial(_prepared(path)) as unfinished,
+        _open(unfinished, "wb") as file,
+    ):
+        file.write(b"")
+    remove_leftovers(os.path.dirname(path) or ".")
+
+
+def _prepared(path: str) -> str:
+    """Makes the folder of a file that is about to be written.
+
+    Returns:
+      The path of the file itself: a link to it stays a link.
+
+    Raises:
+      OSError: for a folder, or a device, which a rename would replace.
+    """
+    if _is_local(path):
+        path = os.path.realpath(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OSError("it is not a file")
+    elif _is_folder(path):
+        raise OSError("it is a folder")
+    _make_folder(os.path.dirname(path) or ".")
+    return path
+
+
+def sync(path: str) -> None:
+    """Flushes a local file, or all of a folder, to the disk."""
+    if not os.path.isdir(path):
+        _sync_entry(path)
+    for folder, _, names in os.walk(path):
+        for name in names:
+            _sync_entry(os.path.join(folder, name))
+        _sync_entry(folder)
+
+
+def _sync_entry(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- What killed writers leave -----------------------------------------------
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory:
+    """Makes a folder that is deleted with the object that is returned.
+
+    Those of killed processes are deleted now.
+    """
+    remove_leftovers(tempfile.gettempdir())
+    return tempfile.TemporaryDirectory(
+        prefix=f".tf_contrastive{_suffix()}", ignore_cleanup_errors=True
+    )
+
+
+def remove_leftovers(folder: str) -> None:
+    """Removes unfinished files and folders whose writer has ended."""
+    for path in entries(folder, _PARTIAL.pattern):
+        if _is_left_over(path):
+            with contextlib.suppress(*_file_errors()):
+                _remove(path)
+
+
+def _suffix() -> str:
+    own = identity(os.getpid())
+    return f".partial-{_digest(own)}-{own['process']}-{own['born']}-"
+
+
+def _digest(place: dict[str, Any]) -> str:
+    text = f"{place['machine']} {place['namespace']}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _is_left_over(path: str) -> bool:
+    """Whether the writer of an unfinished file has ended."""
+    name = _PARTIAL.fullmatch(os.path.basename(path))
+    assert name is not None
+    own = identity(os.getpid())
+    if name["place"] == _digest(own):
+        return birth(int(name["process"])) != name["born"]
+    try:
+        if _is_local(path):
+            stat = os.lstat(path)
+            changed, is_own = stat.st_mtime, stat.st_uid == os.getuid()
+        else:
+            changed, is_own = _gfile().stat(path).mtime_nsec / 1e9, True
+    except _file_errors():
+        return False
+    return is_own and time.time() - changed > _ABANDONED_SECONDS
+
+
+def _remove(path: str) -> None:
+    if not _is_local(path):
+        if _is_folder(path):
+            _gfile().rmtree(path)
+        elif _gfile().exists(path):
+            _gfile().remove(path)
+    elif os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+
+# ---- Which process is which --------------------------------------------------
+
+
+def identity(process: int) -> dict[str, Any]:
+    """Identifies a process among those of other machines, boots, containers.
+
+    Returns:
+      {"host", "machine" (until its next start), "namespace" (of process
+      numbers), "process", "born"}.
+    """
+    host, machine, namespace = _place()
+    return {
+        "host": host,
+        "machine": machine,
+        "namespace": namespace,
+        "process": process,
+        "born": birth(process),
+    }
+
+
+@functools.cache
+def _place() -> tuple[str, str, str]:
+    host, machine, namespace = socket.gethostname(), "", ""
+    with contextlib.suppress(OSError):  # Linux has these files.
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            machine = file.read().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    return host, machine or host, namespace
+
+
+def birth(process: int) -> str | None:
+    """Returns the start time of a process since the boot; None: it has ended.
+
+    It differs for a later process of the same number.
+    """
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            # The name, in parentheses, may hold anything; field 22 follows.
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        pass
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "unknown"
+
+
+# ---- Reading -----------------------------------------------------------------
+
+
+def local_path(path: str) -> str | None:
+    """Returns the path for Python, without file://; None in an object store."""
+    if path.startswith("file://"):
+        return "/" + path.removeprefix("file://").partition("/")[2]
+    return path if _is_local(path) else None
+
+
+def size(path: str) -> int:
+    """Returns the bytes of a file that may be opened.
+
+    Opening a FIFO waits for a writer, and a device may never end.
+
+    Raises:
+      UserError: for a FIFO, a socket, a device or a folder.
+      OSError, tf.errors.OpError: if there is no such file.
+    """
+    local = local_path(path)
+    if local is None:
+        return _gfile().stat(path).length
+    status = os.stat(local)
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
+        kinds[stat.S_IFSOCK] = "a socket"
+        kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
+        raise errors.UserError(f"{path} is {kind}: use a regular file")
+    return status.st_size
+
+
+def read(path: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """Returns the content of a file.
+
+    Raises:
+      UserError: if it is no regular file, or larger than `max_bytes`.
+      OSError, tf.errors.OpError: if it cannot be read.
+    """
+    if (length := size(path)) > max_bytes:
+        raise errors.UserError(
+            f"{path} has {length:,} bytes, more than {max_bytes:,}: use a"
+            " smaller file"
+        )
+    with _open(path, "rb") as file:
+        return file.read()
+
+
+def read_json(
+    path: str, default: dict[str, Any] | None = None, form: Form = dict
+) -> dict[str, Any]:
+    """Reads an object that this package has written as JSON.
+
+    Args:
+      path: of the file.
+      default: returned if the file does not exist.
+      form: what the caller relies on; see `Form`.
+
+    Raises:
+      UserError: if the file holds something else, or does not exist and there
+        is no default.
+    """
+    if default is not None and not exists(path):
+        return default
+    try:
+        # Version 0.2.0 wrote NaN, which JSON does not have.
+        content = json.loads(read(path), parse_constant=lambda _: None)
+        if problem := _mismatch(content, form, "the content"):
+            raise ValueError(problem)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+    except _file_errors() as error:
+        raise damaged(path, error) from error
+    return content
+
+
+def is_interval_or_none(value: Any) -> bool:
+    """Whether a JSON value is a pair of numbers, or null."""
+    if value is None:
+        return True
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and all(isinstance(end, int | float) for end in value)
+
+
+def _mismatch(value: Any, form: Form, name: str) -> str | None:
+    """Returns how a value differs from a form, or None."""
+    parts: Iterable[tuple[Any, Form, str]] = ()
+    if isinstance(form, list):
+        kind: Any = list
+        if isinstance(value, list):
+            parts = ((item, form[0], f"an item of {name}") for item in value)
+    elif isinstance(form, dict):
+        kind = dict
+        if isinstance(value, dict):
+            if absent := form.keys() - value.keys():
+                return f"{name} has no {min(absent)!r}"
+            parts = ((value[key], form[key], repr(key)) for key in form)
+    elif callable(form) and not isinstance(form, type):
+        kind = object if form(value) else ()
+    else:
+        kind = form
+    if not isinstance(value, kind):
+        return f"{name} is {reprlib.repr(value)}"
+    return next(filter(None, (_mismatch(*part) for part in parts)), None)
+
+
+def damaged(path: str, error: Exception) -> errors.UserError:
+    """Returns the error for a file with content that nothing here wrote."""
+    return errors.UserError(
+        f"{path} is not what was written there ({errors.first_line(error)}):"
+        " restore it from a copy, or move it away"
+    )
+
+
+def entries(folder: str, pattern: str) -> list[str]:
+    """Returns the sorted paths of a folder's entries, by a regular expression.
+
+    A glob would also take characters of the folder's own name for a pattern,
+    and read or remove the files of other runs. An absent folder is empty.
+    """
+    if not _is_folder(folder):
+        return []
+    if _is_local(folder):
+        names = os.listdir(folder)
+    else:
+        names = [name.rstrip("/") for name in _gfile().listdir(folder)]
+    return sorted(
+        os.path.join(folder, name)
+        for name in names
+        if re.fullmatch(pattern, name, re.DOTALL)
+    )
+
+
+# ---- Local files and others --------------------------------------------------
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+def _gfile() -> Any:
+    import tensorflow as tf  # Importing this module must stay fast.
+
+    return tf.io.gfile
+
+
+def _file_errors() -> tuple[type[Exception], ...]:
+    import tensorflow as tf
+
+    return OSError, tf.errors.OpError
+
+
+def _open(path: str, mode: str) -> Any:
+    return open(path, mode) if _is_local(path) else _gfile().GFile(path, mode)
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder."""
+    return os.path.exists(path) if _is_local(path) else _gfile().exists(path)
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) if _is_local(path) else _gfile().isdir(path)
+
+
+def _make_folder(path: str) -> None:
+    if _is_local(path):
+        os.makedirs(path, exist_ok=True)
+    else:
+        _gfile().makedirs(path)

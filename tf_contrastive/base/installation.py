@@ -1,0 +1,151 @@
+"""What this interpreter lacks, and the command that installs it.
+
+The package imports this module before any other one: it loads in every Python 3
+without further packages, so that a wrong interpreter gets one line.
+"""
+
+import importlib.util
+import os
+import shlex
+import sys
+
+# Of the package.
+VERSION = "0.3.0"
+# The folder of the package: that of a clone, or of installed packages.
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+# What every command imports; another package of the stack comes with them.
+_NEEDED = ("absl", "numpy", "tensorflow", "wrapt")
+# What other packages would upgrade beyond what TensorFlow 2.15 works with.
+_SHARED = ("numpy", "protobuf")
+_INSTALL = os.path.join(ROOT, "launch", "install")
+_PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
+
+
+def problem() -> str:
+    """Returns why this interpreter cannot run the package, or nothing."""
+    if sys.version_info < (3, 10):  # noqa: UP036
+        return unusable("is too old")
+    import importlib.metadata
+
+    absent = [n for n in _NEEDED if importlib.util.find_spec(n) is None]
+    try:
+        version = importlib.metadata.version("tensorflow")
+    except importlib.metadata.PackageNotFoundError:
+        version = ""  # Or the wheel has another name, such as tensorflow-cpu.
+    minor = tuple(int(part) for part in version.split(".")[:2] if part)
+    if version and minor < (2, 15):
+        return unusable(f"has TensorFlow {version}, and 2.15 is the oldest")
+    if minor > (2, 15) and importlib.util.find_spec("tf_keras") is None:
+        absent.append("tf_keras")
+    return unusable(f"has no {', '.join(absent)}") if absent else ""
+
+
+def unusable(why: str) -> str:
+    """Says which interpreter cannot be used, and what to do."""
+    version = "{}.{}.{}".format(*sys.version_info)
+    if not os.path.exists(_INSTALL):
+        todo = f"run {_pip()} {shlex.quote(_source())}"
+    elif os.path.abspath(sys.executable) == _PYTHON:
+        todo = f"remove {os.path.join(ROOT, '.venv')}, and run {_INSTALL}"
+    elif os.path.exists(_PYTHON):
+        todo = f"run {_PYTHON} -m tf_contrastive"
+    else:
+        todo = f"run {_INSTALL}, and then {_PYTHON} -m tf_contrastive"
+    return (
+        f"{sys.executable} (Python {version}) {why}: tf_contrastive needs"
+        f" Python 3.10 to 3.13 with the packages that it requires: {todo}"
+    )
+
+
+def missing(module: str, extra: str = "") -> str:
+    """Returns what is wrong with a package and what to run, or nothing.
+
+    A package that was made for another NumPy or protobuf is found, and cannot
+    be imported.
+
+    Args:
+      module: the name by which it is imported.
+      extra: of setup.py, that has it; by default, the package always needs it.
+    """
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        reason = "is not installed"
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module
+        if not absent:
+            line = (str(error).splitlines() or [""])[0]
+            reason = f"cannot be imported ({type(error).__name__}: {line})"
+        return f"{module}, which {reason}: run {command(module, extra)}"
+    return ""
+
+
+def command(module: str, extra: str = "") -> str:
+    """Returns the command that installs an extra, or a module.
+
+    It names what they require, since the package itself may be in no index, or
+    installed with another TensorFlow than pip would choose.
+    """
+    import importlib.metadata
+
+    # Not above what is installed: on Python 3.10 others need protobuf 3.
+    shared = [
+        f"{need},<={importlib.metadata.version(name)}"
+        for name in _SHARED
+        for need in requirements("", (name,))
+    ]
+    wanted = requirements(extra, () if extra else (module,))
+    wanted += shared if wanted else []
+    if not wanted:
+        wanted = [f"{_source()}[{extra}]" if extra else module]
+    return f"{_pip()} {' '.join(map(shlex.quote, wanted))}"
+
+
+def requirements(extra: str, names: "tuple[str, ...]" = ()) -> "list[str]":
+    """Returns what an extra, and the package of these names, requires.
+
+    Nothing where the package's metadata are not installed.
+    """
+    import importlib.metadata
+
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    environment = {"extra": extra}
+    # A newer TensorFlow may be installed on 3.10 and 3.11, too.
+    if importlib.util.find_spec("tf_keras") and sys.version_info < (3, 12):
+        environment["python_version"] = "3.12"
+    try:
+        lines = importlib.metadata.requires("tf_contrastive") or []
+    except importlib.metadata.PackageNotFoundError:
+        lines = []
+    wanted = []
+    for need in map(Requirement, lines):
+        if need.marker and not need.marker.evaluate(environment):
+            continue
+        name = canonicalize_name(need.name)
+        if "extra" in str(need.marker) or name in names:
+            wanted.append(f"{name}{need.specifier}")
+    return wanted
+
+
+def _pip() -> str:
+    python = shlex.quote(sys.executable)
+    if importlib.util.find_spec("pip"):
+        return f"{python} -m pip install"
+    return f"uv pip install --python {python}"
+
+
+def _source() -> str:
+    """Returns the file or folder that the package was installed from."""
+    import importlib.metadata
+    import json
+    import urllib.parse
+
+    if os.path.exists(os.path.join(ROOT, "setup.py")):
+        return ROOT
+    try:
+        found = importlib.metadata.distribution("tf_contrastive")
+        url = json.loads(found.read_text("direct_url.json") or "{}")["url"]
+    except (importlib.metadata.PackageNotFoundError, KeyError):
+        return "tf_contrastive"
+    return urllib.parse.unquote(url[7:]) if url.startswith("file://") else url

@@ -1,0 +1,149 @@
+"""Output for people: progress, warnings and errors on stderr, and tables.
+
+Progress is logged at INFO, to the logger "tf_contrastive". Only the commands
+attach a handler to it.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+from tf_contrastive.base import errors
+
+_RED, _YELLOW = 31, 33
+_LEVELS = {
+    "quiet": logging.WARNING,
+    "normal": logging.INFO,
+    "debug": logging.DEBUG,
+}
+_logger = logging.getLogger("tf_contrastive")
+
+
+def info(message: str) -> None:
+    """Logs progress."""
+    _logger.info("%s", errors.plain(message))
+
+
+def warning(message: str) -> None:
+    """Logs a warning."""
+    _logger.warning("%s", errors.plain(message))
+
+
+class _Handler(logging.Handler):
+    """Writes records to the present `sys.stderr`, warnings in colour."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            line = _paint(line, _YELLOW)
+        print(line, file=sys.stderr, flush=True)
+
+
+def configure(verbosity: str) -> None:
+    """Writes log lines to stderr: quiet (warnings only), normal or debug."""
+    _logger.setLevel(_LEVELS[verbosity])
+    _logger.propagate = False
+    if not any(isinstance(h, _Handler) for h in _logger.handlers):
+        _logger.addHandler(_Handler())
+
+
+def shows_progress() -> bool:
+    """Returns whether lines of progress are wanted."""
+    return _logger.isEnabledFor(logging.INFO)
+
+
+@contextlib.contextmanager
+def without_start_lines() -> Iterator[None]:
+    """Hides what libraries print while they are loaded, unless that fails.
+
+    TensorFlow 2.17 and later print lines about the processor and CUDA before
+    they read `TF_CPP_MIN_LOG_LEVEL`. With verbosity `debug` they are shown.
+    """
+    if _logger.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(stderr, hidden.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+@contextlib.contextmanager
+def elapsed(title: str) -> Iterator[None]:
+    """Logs that the body begins, and how long it took, in seconds."""
+    info(f"{title} ...")
+    start = time.monotonic()
+    yield
+    info(f"{title}: {time.monotonic() - start:.0f} s")
+
+
+def error(line: str) -> None:
+    """Writes the error that ends a command, collapsed to one line."""
+    line = " ".join(line.splitlines())
+    name = _paint("tf_contrastive:", _RED)
+    print(f"{name} {line}", file=sys.stderr, flush=True)
+
+
+def _paint(text: str, colour: int) -> str:
+    if (
+        not sys.stderr.isatty()
+        or os.environ.get("NO_COLOR")
+        or os.environ.get("TERM") == "dumb"
+    ):
+        return text
+    return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:
+    """Pads columns to their widths; the first row has the headings.
+
+    The columns `texts`, from 0, are text and start on the left; the others are
+    numbers.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, strict=True)
+        return "  ".join(
+            cell.ljust(width) if place in texts else cell.rjust(width)
+            for place, (cell, width) in enumerate(cells)
+        ).rstrip()
+
+    return "\n".join(map(line, rows))
+
+
+def print_sections(sections: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints headings, with names and values below each; None as "-".
+
+    The items of a list are on lines of their own.
+    """
+    width = max(len(name) for part in sections.values() for name in part)
+    for heading, part in sections.items():
+        print(heading)
+        for name, value in part.items():
+            lines = value if isinstance(value, list) else [value]
+            for line in lines:
+                print(f"  {name:{width}}  {_text(line)}")
+                name = ""
+        print()
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return errors.shown(value) if isinstance(value, str) else f"{value:,}"
