@@ -190,13 +190,19 @@ def test_smoke_keeps_the_recipe(name):
 def test_smoke_keeps_views_and_stem_of_the_image_size():
     large = _shrunk(_run(dataset="imagenet2012"))
     assert large.views.image_size == 32
-    assert (large.views.blur, large.views.color_jitter_strength) == (True, 1.0)
+    assert (
+        large.views.policy.blur,
+        large.views.policy.color_jitter_strength,
+    ) == (True, 1.0)
     assert large.encoder.stem == "imagenet"
     small = _shrunk(_run(dataset="cifar10"))
     assert small.views.image_size == 16
-    assert (small.views.blur, small.views.color_jitter_strength) == (False, 0.5)
+    assert (
+        small.views.policy.blur,
+        small.views.policy.color_jitter_strength,
+    ) == (False, 0.5)
     assert small.encoder.stem == "cifar"
-    assert _shrunk(_run(dataset="mnist")).views.flip is False
+    assert _shrunk(_run(dataset="mnist")).views.policy.flip is False
 
 
 @pytest.mark.parametrize(
@@ -226,7 +232,7 @@ def test_smoke_takes_two_steps(options, examples):
     batch = tried.schedule.batch_size
     assert (taken - cut) // batch == SMOKE_STEPS
     assert cut == 0 or cut >= batch
-    chunks = tried.loss.grad_cache_chunks
+    chunks = tried.batch.grad_cache_chunks
     assert batch % (2 * chunks * max(tried.runtime.virtual_devices, 1)) == 0
 
 
@@ -268,8 +274,8 @@ def test_smoke_runs_on_one_device():
     )
     tried.validate()
     assert (tried.runtime.strategy, tried.runtime.tpu) == ("default", "")
-    assert tried.encoder.encoder == "resnet10"
-    assert not tried.encoder.init_from and not tried.data.data_service
+    assert tried.encoder.label == "resnet10"
+    assert not tried.setup.init_from and not tried.data.data_service
 
 
 @pytest.mark.parametrize(
@@ -317,7 +323,7 @@ def _check(name, workdir):
     assert told["steps"] == found.step == SMOKE_STEPS
     assert np.isfinite(told["loss"])
     own = _parse(name)
-    assert found.config.loss.loss == told["loss_function"] == own.loss.loss
+    assert found.config.loss.label == told["loss_function"] == own.loss.label
     assert ("linear_top1" in told) == bool(own.linear.schedule.epochs)
     return found
 

@@ -1,6 +1,5 @@
 """Flags of the command line: definitions, help, values, flagfiles, errors."""
 
-import dataclasses
 import json
 import random
 import re
@@ -24,6 +23,7 @@ from tf_contrastive.config.data import (
 )
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import Schedule
+from tf_contrastive.flags import flagfiles
 
 _ROOT = Path(__file__).resolve().parents[1]
 _COMMANDS = list(__main__.COMMANDS.values())
@@ -46,7 +46,10 @@ def test_every_option_takes_its_own_default(command):
     for option in options:
         assert len(option.field.metadata["help"]) > 3, option.name
         if not option.field.metadata["required"]:
-            word = f"--{option.name}={fields.written(option.value)}"
+            text = fields.written(option.value)
+            word = f"--{option.name}={text}"
+            if option.family:
+                word = f"--{option.family}={option.key}={text}"
             parsed = flags.parse(command, [*required, word])
             assert fields.values(parsed)[option.name] == option.value, word
 
@@ -61,7 +64,7 @@ def test_flags_set_the_options_of_their_groups():
         "--linear_optimizer_options=nesterov=true",
         "--workdir=w",
     )
-    assert parsed.loss.loss == "supcon"
+    assert parsed.loss.label == "supcon"
     assert parsed.optimizer.nesterov is False
     assert parsed.schedule == Schedule(epochs=3)
     assert parsed.linear.schedule.epochs == 7
@@ -74,8 +77,14 @@ def test_flags_set_the_options_of_their_groups():
 # ---- Options that share a flag -----------------------------------------------
 
 
-def test_pretrain_has_a_hundred_flags():
-    assert len(flags.names(Pretrain)) <= 100
+def test_pretrain_has_few_flags():
+    assert len(flags.names(Pretrain)) <= 90
+    shown = [
+        option
+        for option in flags.declared(Pretrain).values()
+        if not option.field.metadata["rare"]
+    ]
+    assert len(shown) <= 120
     assert len(set(flags.names(Doctor)) - set(flags.names(Pretrain))) <= 3
 
 
@@ -91,108 +100,72 @@ def test_options_of_components_share_a_flag():
         "--schedule=piecewise",
         "--schedule_options=boundaries=30, 60.5,decay_rate=0.5",
     )
-    # Only what was set reaches a component.
-    assert run.loss.options() == {
-        "contrast": "one_view",
-        "positives_cap": 3,
-        "scale_by_temperature": True,
+    assert run.loss.given == {
+        "contrast",
+        "positives_cap",
+        "scale_by_temperature",
     }
-    assert run.optimizer.options() == {"epsilon": 0.5, "beta_1": 0.8}
-    assert run.schedule.options()["boundaries"] == (30.0, 60.5)
+    assert (run.loss.contrast, run.loss.positives_cap) == ("one_view", 3)
+    assert run.loss.scale_by_temperature is True
+    assert (run.optimizer.epsilon, run.optimizer.beta_1) == (0.5, 0.8)
+    assert run.schedule.decay.boundaries == (30.0, 60.5)
     text = flags.record(run)
-    assert "--optimizer_options=epsilon=0.5,beta_1=0.8\n" in text
-    assert "--temperature=auto\n" in text
+    assert "beta_1=0.8,beta_2=0.999,epsilon=0.5\n" in text
+    assert "--temperature=0.1\n" in text
     assert "linear_schedule_options" not in text
-    assert flags.read(Pretrain, text, "w") == run
+    again = flags.read(Pretrain, text, "w")
+    assert fields.values(again) == fields.values(run)
 
 
-def test_the_last_of_several_values_counts_and_auto_is_none():
+def test_the_last_of_several_values_counts_and_auto_is_the_default():
     run = _parse(
         *("--workdir=w", "--optimizer=adam", "--optimizer_options=beta_1=0.8"),
-        *("--beta_1=0.7", "--optimizer_options=beta_2=0.5", "--beta_2=auto"),
-        *("--learning_rate=0.1", "--learning_rate=auto", "--warmup_epochs=-1"),
+        *("--optimizer_options=beta_1=0.7,beta_2=0.5,beta_2=auto",),
+        *("--learning_rate=0.1", "--learning_rate=auto", "--momentum=auto"),
     )
-    assert run.optimizer.options() == {"beta_1": 0.7}
-    assert run.schedule.learning_rate is run.schedule.warmup_epochs is None
+    assert (run.optimizer.beta_1, run.optimizer.beta_2) == (0.7, 0.999)
+    assert run.optimizer.given == {"beta_1"}
+    assert run.schedule.learning_rate is None
 
 
-def _filled(run):
-    """Returns the run with these groups' defaults, which 0.2.0 wrote."""
-    groups = ("views", "encoder", "projection")
-    filled = {name: getattr(run, name).filled() for name in groups}
-    return dataclasses.replace(run, **filled)
-
-
-def test_a_run_of_0_2_0_has_the_same_options(caplog):
-    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
-    old = flags.read(Pretrain, text, "w")
-    assert "--cross_device_ops=hierarchical_copy is ignored" in caplog.text
-    loss = "contrast=one_view,positives_cap=3,keep_dropped_positives=true"
-    loss += ",scale_by_temperature=true,reduction=sum,block_size=64"
-    views = "--warp_probability=0.25 --randaugment_layers=3"
-    views += " --color_jitter_style=pytorch --stacked_randaugment_order=code"
-    assert _filled(old) == _filled(
+def test_an_option_has_its_value_once():
+    with pytest.raises(errors.UserError, match="set one"):
         _parse(
-            *("--workdir=w", "--dataset=cifar10", "--csv_label_column=label"),
-            *("--image_size=32", "--extra_channels=0"),
-            *("--augmentation=stacked_randaugment", "--rotate", *views.split()),
-            *(
-                "--augment_on=host",
-                "--wire_dtype=float32",
-                "--flip",
-                "--noblur",
-            ),
-            *(
-                "--color_jitter_strength=0.5",
-                "--stem=cifar",
-                "--projection_bias",
-            ),
-            *("--nozero_init_residual", "--projection_hidden=32"),
-            *("--noprojection_batch_norm", "--l2_normalize_features"),
-            *("--loss=supcon", f"--loss_options={loss}"),
-            "--loss_options=similarity_products=plain",
-            "--optimizer=rmsprop",
-            "--optimizer_options=decay_all=true,rho=0.8,epsilon=0.5",
-            *(
-                "--schedule=piecewise",
-                "--learning_rate=0.05",
-                "--warmup_epochs=10",
-            ),
-            "--schedule_options=decay_rate=0.2,boundaries=30,60.5",
-            *("--linear_epochs=5", "--linear_schedule=exponential"),
-            "--linear_schedule_options=staircase=false",
-            "--linear_optimizer_options=momentum=0.8,nesterov=false",
-            "--linear_l2_normalize_features",
-            *("--strategy=mirrored", "--virtual_devices=2"),
-            "--log_every_steps=50",
-            *("--precision=float32", "--xla=off"),
+            "--workdir=w", "--momentum=0.5", "--optimizer_options=momentum=0.4"
         )
-    )
+
+
+def test_a_component_has_the_options_that_were_given_for_it():
+    run = _parse("--workdir=w", "--projection=linear", "--projection_layers=3")
+    assert run.projection.arguments().keys() == {"output", "batch_norm", "bias"}
+    run = _parse("--workdir=w", "--augmentation=crop", "--noblur")
+    assert not hasattr(run.views.policy, "blur")
+    with pytest.raises(errors.UserError, match="npairs"):
+        _parse("--workdir=w", "--loss=triplet", "--temperature=1")
+    for words in (["--stem=cifar"], ["--noz" + "ero_init_residual"]):
+        with pytest.raises(errors.UserError, match="only of resnet10"):
+            _parse("--workdir=w", "--encoder=vit_s16", *words)
 
 
 @pytest.mark.parametrize(
-    ("before", "given", "option", "value"),
+    ("first", "version"),
     [
-        ("--stem=cifar", "--stem=imagenet", "pool_padding", "symmetric"),
-        ("--stem=cifar", "--stem=cifar", "pool_padding", None),
         (
-            "--augmentation=stacked_randaugment",
-            "--augmentation=ablation:crop+rotate",
-            "ablation_form",
-            "0.2.0",
+            "# All options of a run, in as many lines as the last one says.",
+            "0.2",
+        ),
+        (
+            "# All options of a run, format 9, tf_contrastive 7.1, in as many"
+            " lines as the last one says.",
+            "7.1",
         ),
     ],
 )
-def test_a_run_of_0_2_0_keeps_what_it_did_without_a_flag(
-    before, given, option, value, tmp_path
-):
-    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
-    path = tmp_path / "config.flags"
-    path.write_text(text.replace(f"\n{before}\n", f"\n{given}\n"))
-    again = _parse(f"--flagfile={path}", "--workdir=w")
-    assert fields.values(again)[option] == value
-    # A new run of the same flag has the default.
-    assert fields.values(_parse(given, "--workdir=w"))[option] is None
+def test_a_run_of_another_version_is_refused(first, version):
+    text = flags.record(_parse("--workdir=w"))
+    other = "\n".join([first, *text.splitlines()[1:]])
+    with pytest.raises(ValueError, match=re.escape(version)):
+        flags.read(Pretrain, other + "\n", "w")
 
 
 # ---- Flagfiles ---------------------------------------------------------------
@@ -212,7 +185,8 @@ def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
     path = tmp_path / "config.flags"
     path.write_text(flags.write(first))
     assert "workdir" not in path.read_text()
-    assert _parse(f"--flagfile={path}", "--workdir=a") == first
+    again = _parse(f"--flagfile={path}", "--workdir=a")
+    assert fields.values(again) == fields.values(first)
     changed = _parse(f"--flagfile={path}", "--workdir=b", "--temperature=0.5")
     assert changed.loss.temperature == 0.5
 
@@ -288,10 +262,10 @@ def test_a_line_of_a_flagfile_means_what_people_write(line, flag, tmp_path):
     path = tmp_path / "own.flags"
     path.write_bytes(f"\ufeff# first\r\n{line}\r\n".encode())
     if flag:
-        assert flags._inlined([f"--flagfile={path}"]) == [flag]
+        assert flagfiles.inlined([f"--flagfile={path}"]) == [flag]
         return
     with pytest.raises(errors.UserError) as caught:
-        flags._inlined([f"--flagfile={path}"])
+        flagfiles.inlined([f"--flagfile={path}"])
     assert f"{path} cannot be read (line 2, {line}: " in str(caught.value)
 
 
@@ -308,42 +282,6 @@ def test_an_included_flagfile_may_be_in_quotes(tmp_path):
         assert parsed.schedule.epochs == 7
 
 
-@pytest.mark.parametrize(
-    "written", [[], ["--temperature=1", "--loss_weight=0.1"]]
-)
-def test_a_loss_of_0_2_0_keeps_its_formula(tmp_path, written):
-    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
-    head, tail = text.split("# loss\n")[0], text.split("# probe\n")[1]
-    lines = ["# loss", "--loss=decoupled_ntxent", *written, "# probe", tail]
-    old = tmp_path / "config.flags"
-    old.write_text(head + "\n".join(lines))
-    again = _parse(f"--flagfile={old}", "--workdir=w")
-    assert again == flags.read(Pretrain, old.read_text(), "w")
-    assert again == flags.read(Pretrain, flags.record(again), "w")
-    loss = again.loss.chosen()
-    # Equation 5, the default of then.
-    assert (loss.temperature, loss.weight) == (1.0, 0.1)
-    assert loss.alignment == "similarity" and loss.factor() == 1.0
-
-
-def test_a_regnet_of_0_2_0_takes_images_that_are_not_standardized():
-    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
-    for encoder, expected in (("RegNetY008", "none"), ("VGG16", "imagenet")):
-        told = f"--encoder=keras:{encoder}"
-        old = re.sub(r"--encoder=.*", told, text)
-        assert "--standardize=imagenet" in old
-        found = flags.read(Pretrain, old, "w").encoder.standardize
-        assert found == expected
-
-
-def test_quotes_in_a_file_of_0_2_0_are_of_the_value():
-    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
-    for value in ('"a" #b', "a # b"):
-        changed = text.replace("--data_dir=", f"--data_dir={value}", 1)
-        assert flags.read(Pretrain, changed, "w").data.data_dir == value
-
-
-# Command lines -> what the error names: the last word, if nothing is written.
 _MISTAKES = """
 pretrian -> 'pretrain'
 pretrain -> --workdir
@@ -373,10 +311,10 @@ pretrain --loss_options
 pretrain --loss_options=contrast -> --loss_options=contrast=auto
 pretrain --loss_options=contrst=one_view -> mean 'contrast'?
 pretrain --loss_options=contrast=one_veiw -> mean one_view?
-pretrain --beta_1=x -> --optimizer_options=beta_1=x
+pretrain --optimizer=adam --optimizer_options=beta_1=x
 pretrain --linear_optimizer_options=momentum=2
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
-pretrain --boundaries=60,30 -> --schedule_options=boundaries=60,30
+pretrain --schedule=piecewise --schedule_options=boundaries=60,30
 pretrain --workdir=w --epochs=50 --schedule=piecewise -> boundaries=30,60,90
 pretrain --workdir=w --virtual_devices=4 --batch_size=30
 pretrain --workdir=w --strategy=tpu --virtual_devices=4
@@ -393,8 +331,8 @@ pretrain --workdir=w --data_service=localhost:5050
 pretrain --workdir=w --data_service=grpc://a:1 --sampler=class_balanced
 pretrain --workdir=w --cutmix_alpha=1
 pretrain --workdir=w --loss=cross_entropy --mixup_alpha=1 --batch_size=33
-pretrain --workdir=w --linear_momentum=0.9 -> --linear_epochs=0
-pretrain --workdir=w --linear_epochs=9 --linear_rho=0.9 -> =sgd, only of rmsprop
+pretrain --workdir=w --linear_optimizer_options=momentum=0.9 -> _epochs=0
+pretrain --workdir=w --linear_epochs=9 --linear_optimizer_options=rho=0.9 -> =sgd,
 pretrain --workdir=w --linear_epochs=2 --linear_warmup_epochs=3
 pretrain --workdir=runs/d*
 evaluate --workdir=w --watch --strategy=multiworker
@@ -427,11 +365,6 @@ embed --output=o --workdir=w --spark_options=spark.x=1 -> --runner=spark
 embed --output=o --workdir=w --spark_options="'"
 embed --output=o --workdir=w --spark_options=x=1 --runner=SparkRunner -> spark
 embed --output=o --workdir=w --beam_options="'"
-reproduce --claim=SI-T1 --workdir=a[1]
-reproduce --claim=SI-T1 --list -> --claim
-reproduce --report -> --workdir
-benchmark lss -> --benchmark=lss
-benchmark loss --sizes=1023
 """
 
 
@@ -489,7 +422,11 @@ def test_help_shows_the_commands_flags_without_tensorflow():
         ):
             assert status == 0
             shown = set(re.findall(r"^  --(?:\[no\])?(\w+)", out, re.MULTILINE))
-            options = list(fields.options(command()))
+            options = [
+                o
+                for o in flags.declared(command).values()
+                if not o.field.metadata["rare"]
+            ]
             names = {*flags.names(command), "flagfile", "own_modules"}
             needed = {o.name for o in options if o.field.metadata["required"]}
             assert needed <= shown <= names
@@ -499,7 +436,6 @@ def test_help_shows_the_commands_flags_without_tensorflow():
                 assert len(text) <= 80 or " " not in text.strip()
             if full == "--helpfull":
                 shared = [o.key for o in options if o.family]
-                shared = [key or "NAME" for key in shared]
                 assert all(f"      {key}=" in out for key in shared)
 
 
@@ -523,17 +459,15 @@ def test_any_allowed_value_is_read_back_from_a_flagfile():
                 option.field, value
             ):
                 values = {"workdir": "w", option.name: value}
-                if option.name.endswith("_own"):
-                    values[option.name.removesuffix("_own")] = "module:name"
                 run = fields.replace(Pretrain(), **values)
-                text = flags.record(run)
-                assert flags.read(Pretrain, text, "w") == run, value
+                again = flags.read(Pretrain, flags.record(run), "w")
+                assert fields.values(again) == fields.values(run), value
                 checked += 1
     assert checked > 500
 
 
 def test_listings_need_no_tensorflow():
-    for line, (status, out, _) in _outcomes(["datasets", "reproduce --list"]):
+    for line, (status, out, _) in _outcomes(["datasets"]):
         assert status == 0 and out.count("\n") > 5, line
 
 
@@ -585,7 +519,7 @@ def test_errors_name_flags_in_place_of_arguments(message, expected):
 def test_a_path_is_shown_as_it_was_typed(words, tmp_path, capsys):
     words = [word.format(tmp=tmp_path) for word in words]
     path = words[-1].partition("=")[2].removeprefix("folder:")
-    assert __main__._run(words) == 2
+    assert __main__._run(words, "tf_contrastive", __main__.COMMANDS) == 2
     assert path in capsys.readouterr().err
 
 
@@ -612,7 +546,7 @@ def test_presets_set_what_was_not_given():
 def test_a_recipe_that_repeats_its_own_optimizer_keeps_its_numbers():
     def decay(*words):
         parsed = _parse("--workdir=w", *words, command=Evaluate)
-        return parsed.linear.optimizer.options()["weight_decay"]
+        return parsed.linear.optimizer.weight_decay
 
     recipe = "--linear_recipe=supcon"
     assert decay(recipe) == decay(recipe, "--linear_optimizer=rmsprop") == 1e-6
@@ -624,9 +558,9 @@ def test_a_recipe_that_repeats_its_own_optimizer_keeps_its_numbers():
 def test_rmsprop_has_an_epsilon_for_each_stage_of_supcon():
     words = ["--workdir=w", "--linear_epochs=1", "--linear_optimizer=rmsprop"]
     run = _parse(*words)
-    assert run.linear.optimizer.options()["epsilon"] == 0.001
+    assert run.linear.optimizer.epsilon == 0.001
     run = _parse(*words, "--linear_optimizer_options=epsilon=0.5")
-    assert run.linear.optimizer.options()["epsilon"] == 0.5
+    assert run.linear.optimizer.epsilon == 0.5
 
 
 def test_channel_statistics_are_written_and_read():

@@ -347,11 +347,11 @@ def test_recipes_of_the_package_are_found_from_any_folder(
     monkeypatch.chdir(tmp_path)
     words = ["--flagfile=configs/quickstart.flags", "--workdir=runs"]
     run = flags.parse(Pretrain, words)
-    assert run.views.min_crop_area == 0.4
+    assert run.views.policy.min_crop_area == 0.4
     # A file of one's own comes first.
     (tmp_path / "configs").mkdir()
     own = tmp_path / "configs" / "quickstart.flags"
     own.write_text("--min_crop_area=0.7")
-    assert flags.parse(Pretrain, words).views.min_crop_area == 0.7
+    assert flags.parse(Pretrain, words).views.policy.min_crop_area == 0.7
     with pytest.raises(errors.UserError, match="cannot be read"):
         flags.parse(Pretrain, ["--flagfile=configs/absent.flags"])

@@ -272,7 +272,11 @@ def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
     resolved = configs.resolve(run, **data)
     views = resolved.views
     assert views.image_size == side
-    assert (views.flip, views.color_jitter_strength, views.blur) == expected
+    assert (
+        views.policy.flip,
+        views.policy.color_jitter_strength,
+        views.policy.blur,
+    ) == expected
     # What is resolved stays.
     assert configs.resolve(resolved, **data) == resolved
 
@@ -402,7 +406,7 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
         standardize="dataset",
     )
     result = train.pretrain(options)
-    found = channel_statistics(result.run.options.encoder.standardize)
+    found = channel_statistics(result.run.options.setup.standardize)
     expected = datasets.channel_statistics(datasets.source(f"folder:{root}"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     (root / "16.png").write_bytes((root / "0.png").read_bytes())

@@ -178,7 +178,7 @@ def warmup_steps(warmup_epochs: float, steps_per_epoch: int) -> int:
 
 @keywords.named
 def build(
-    name: str = Schedule.schedule,
+    name: str = Schedule.decay.label,
     *,
     base_learning_rate: float,
     batch_size: int,

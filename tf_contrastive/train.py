@@ -40,6 +40,7 @@ from tf_contrastive.config.data import (
     without_slice,
     write_statistics,
 )
+from tf_contrastive.config.encoder import ResNet
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import (
     Machine,
@@ -49,7 +50,7 @@ from tf_contrastive.config.runtime import (
     skipped_steps,
 )
 from tf_contrastive.config.smoke import smoke, substitute
-from tf_contrastive.config.views import Views, resolve_views
+from tf_contrastive.config.views import NoAugmentation, Views, resolve_views
 from tf_contrastive.encoders import library_weights
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
@@ -291,7 +292,7 @@ class PreparedRun:
 
     def originals(self) -> tf.Tensor:
         """The images of `example_views`, not augmented, [B, 1, S, S, K]."""
-        plain = Views(augmentation="none", flip=False, views=1)
+        plain = Views(policy=NoAugmentation(), views=1)
         side = self.options.views.side
         views = resolve_views(plain, self.source.info.name, side)
         options = dataclasses.replace(self.options, views=views)
@@ -332,22 +333,22 @@ class PreparedRun:
             workdir = options.runtime.workdir
             # What a run that is resumed has started from may be gone.
             resumed = bool(workdir and checkpoints.saved(workdir))
-            if options.encoder.init_from and not resumed:
+            if options.setup.init_from and not resumed:
                 self._copy_weights(model.encoder)
                 model.start_key_branch()
             return model, self.compile(model)
 
     def _copy_weights(self, encoder: tf.keras.Model) -> None:
-        chosen = self.options.encoder
-        if chosen.starts_from_weights:
+        chosen, setup = self.options.encoder, self.options.setup
+        if setup.starts_from_weights(chosen):
             library_weights.load(
-                chosen.encoder,
-                chosen.init_from,
+                chosen.label,
+                setup.init_from,
                 encoder,
-                channel_statistics(chosen.standardize),
+                channel_statistics(setup.standardize),
             )
         else:
-            exporting.copy_weights(chosen.init_from, encoder)
+            exporting.copy_weights(setup.init_from, encoder)
 
     def learning_rate(
         self,
@@ -365,11 +366,11 @@ class PreparedRun:
         """Returns a learning rate over the run."""
         schedule = self.options.schedule
         return schedules.build(
-            schedule.schedule,
+            schedule.decay.label,
             batch_size=schedule.batch_size,
             steps_per_epoch=self.steps_per_epoch,
             epochs=schedule.epochs,
-            **schedule.options(),
+            **schedule.decay.arguments(),
             **rate,
         )
 
@@ -378,12 +379,12 @@ class PreparedRun:
         options, runtime = self.options, self.options.runtime
         rate = self.learning_rate()
         optimizer = optimizers.build(
-            options.optimizer.optimizer,
+            options.optimizer.label,
             learning_rate=rate,
             exempt=optimizers.biases_and_scales(
                 model.encoder, model.projection_head
             ),
-            **options.optimizer.options(),
+            **options.optimizer.arguments(),
         )
         further = model.further_optimizers(options, self._schedule)
         built = {"optimizer": (rate, optimizer), **further}
@@ -447,7 +448,6 @@ def prepare(
     on_pod = distribution.is_pod(strategy)
     if on_pod:
         check_pod(runtime.workdir, run.data)
-    run = checkpoints.continued(run)
     service = None
     if run.data.data_service:
         service = datasets.DataService(run.data.data_service)
@@ -464,10 +464,9 @@ def prepare(
         extra_channels=info.extra_channels,
         multi_label=info.multi_label,
     )
-    if run.encoder.standardize == "dataset":
+    if run.setup.standardize == "dataset":
         statistics = write_statistics(datasets.channel_statistics(source))
-        encoder = dataclasses.replace(run.encoder, standardize=statistics)
-        run = dataclasses.replace(run, encoder=encoder)
+        run = fields.replace(run, standardize=statistics)
     read = {"the training split": source.content}
     if splits.test:
         read["the test split"] = splits.test.content
@@ -542,7 +541,7 @@ def seen_before(
     run: Pretrain, test: datasets.Source
 ) -> Iterator[tuple[str, datasets.Seen]]:
     """Yields (its path, what it has seen of `test`) of runs to start from."""
-    path = run.encoder.init_from
+    path = run.setup.init_from
     for before in itertools.islice(exporting.makers(run), 1, None):
         if before.data.dataset == run.data.dataset:
             # The folder may be elsewhere now.
@@ -554,11 +553,11 @@ def seen_before(
                 f"{path}: its images are not compared: {error.marked}"
             )
         else:
-            labelled = before.loss.chosen().needs_labels
+            labelled = before.loss.needs_labels
             seen = datasets.find_seen(trained, test, labelled)
             if seen.number:
                 yield path, seen
-        path = before.encoder.init_from
+        path = before.setup.init_from
 
 
 def _warn_of_test(run: PreparedRun) -> None:
@@ -625,7 +624,7 @@ def shrink(run: Pretrain) -> Pretrain:
 def _announce(run: PreparedRun, start_step: int) -> None:
     """Logs what is about to run, and what `auto` became."""
     options, info = run.options, run.source.info
-    views, encoder = options.views, options.encoder.encoder
+    views, encoder = options.views, options.encoder.label
     sizes = run.source.class_sizes()
     each = "" if sizes is None else f", {_range(sizes)} images each"
     mixed = "".join(
@@ -636,17 +635,17 @@ def _announce(run: PreparedRun, start_step: int) -> None:
         )
         if alpha
     )
-    own = options.encoder.options()
-    if "stem" in own:
-        encoder += f", width {own['width']:g}, {own['stem']} stem"
+    if isinstance(options.encoder, ResNet):
+        width, stem = options.encoder.width, options.encoder.stem
+        encoder += f", width {width:g}, {stem} stem"
     resumed = f", resumed at step {start_step:,}" if start_step else ""
     lines = [
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
         f" {info.labelling}{each}",
-        f"views      {views.views} x {views.augmentation} at"
+        f"views      {views.views} x {views.policy.label} at"
         f" {views.side}x{views.side}{mixed}",
         f"encoder    {encoder}, {options.runtime.precision}",
-        f"loss       {options.loss.loss}, {options.optimizer.optimizer},"
+        f"loss       {options.loss.label}, {options.optimizer.label},"
         f" {options.schedule.epochs} epoch(s) of {run.steps_per_epoch} step(s)"
         f" of {options.schedule.batch_size} images on"
         f" {run.machine.replicas} replica(s)",
@@ -715,7 +714,7 @@ def _references(run: PreparedRun) -> dict[str, float]:
     have collapsed.
     """
     options = run.options
-    loss = options.loss.chosen()
+    loss = options.loss
     candidates = options.views.views * options.schedule.batch_size - 1
     levels = {"embedding_std": callbacks.NARROW_STD}
     if (level := loss.chance_level(candidates)) is not None:
@@ -743,7 +742,7 @@ def _reports(
     yield callbacks.CollapseWarning(
         _references(run).get("loss"),
         options.schedule.warmup_epochs or 0.0,
-        one_network=not options.loss.chosen().takes_keys,
+        one_network=not options.loss.takes_keys,
         write=summaries.write_warning,
     )
     if window := read_step_window(options.runtime.profile_steps):

@@ -31,10 +31,10 @@ def _arguments(run):
     """The arguments of `encoders.build`."""
     side, statistics = (
         run.views.image_size,
-        channel_statistics(run.encoder.standardize),
+        channel_statistics(run.setup.standardize),
     )
     return {
-        "name": run.encoder.encoder,
+        "name": run.encoder.label,
         "width": run.encoder.width,
         "stem": run.encoder.stem,
         "image_shape": [side, side, 3],
@@ -74,7 +74,7 @@ def main(workdir, name):
     known = {
         "sha256": pretrained.checksum(content),
         "dataset": run.data.dataset,
-        "loss": run.loss.loss,
+        "loss": run.loss.label,
         "steps": saved.step,
     }
     _write(folder / pretrained.RESULTS, known)

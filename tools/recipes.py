@@ -22,7 +22,7 @@ from tf_contrastive.config.fields import values
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.optimizer import OPTIMIZERS
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.schedule import Schedule
+from tf_contrastive.config.schedule import Exponential, Schedule
 from tf_contrastive.config.smoke import substitute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -85,25 +85,25 @@ def _text(value: Any) -> str:
 
 def _views(run: Pretrain) -> dict[str, Any]:
     views = run.views
-    policy = views.augmentation
-    own = views.options()
+    policy = views.policy.label
+    own = views.policy.arguments()
     jittered = "blur" in own or "color" in policy
     operations = []
     if "stacked_randaugment_order" in own:
         order = {"paper": "before", "code": "after"}
         operations = [
-            f"RandAugment {views.randaugment_layers} x"
-            f" {views.randaugment_magnitude:g}"
-            f" {order[views.stacked_randaugment_order]} the jitter",
+            f"RandAugment {own['randaugment_layers']} x"
+            f" {own['randaugment_magnitude']:g}"
+            f" {order[own['stacked_randaugment_order']]} the jitter",
         ]
     if own.get("rotate"):
         operations.append("quarter turns")
     if "warp_probability" in own:
-        operations.append(f"warp {views.warp_probability:g}")
+        operations.append(f"warp {own['warp_probability']:g}")
     if "ablation_branch" in own:
         operations = [
-            f"{views.ablation_branch} branch",
-            "same crop" if views.chosen().shares_crop else "own crops",
+            f"{own['ablation_branch']} branch",
+            "same crop" if views.policy.shares_crop else "own crops",
         ]
     cropped = "min_crop_area" in own
     flipped = own.get("flip", False)
@@ -111,11 +111,11 @@ def _views(run: Pretrain) -> dict[str, Any]:
         "augmentation": policy,
         "views": views.views,
         "image_size": views.image_size,
-        "standardize": run.encoder.standardize,
-        "crop_area": views.min_crop_area if cropped else _NONE,
+        "standardize": run.setup.standardize,
+        "crop_area": own.get("min_crop_area", _NONE),
         "flip": flipped if cropped else _NONE,
         "jitter": (
-            f"{views.color_jitter_strength:g} {views.color_jitter_style}"
+            f"{own['color_jitter_strength']:g} {own['color_jitter_style']}"
             if jittered
             else _NONE
         ),
@@ -126,45 +126,46 @@ def _views(run: Pretrain) -> dict[str, Any]:
 
 def _network(run: Pretrain) -> dict[str, Any]:
     encoder, head = run.encoder, run.projection
-    own, features = encoder.options(), encoder.chosen().features
-    if run.loss.chosen().takes_logits:
+    own, features = encoder.arguments(), encoder.features
+    if run.loss.takes_logits:
         sizes = [f"{features}", "classes"]
     else:
-        sizes = [str(size) for size in head.chosen().sizes(features)]
-    classifier = run.loss.chosen().takes_logits
+        sizes = [str(size) for size in head.sizes(features)]
+    classifier = run.loss.takes_logits
     stem = own.get("stem", _NONE)
     if stem == "imagenet":
         stem += f", pool {own['pool_padding']}"
-    width = "" if encoder.width == 1 else f" {encoder.width:g}x"
+    width = own.get("width", 1)
+    width = "" if width == 1 else f" {width:g}x"
     return {
-        "encoder": f"{encoder.encoder}{width}",
+        "encoder": f"{encoder.label}{width}",
         "stem": stem,
         "zero_scale": own.get("zero_init_residual", _NONE),
-        "normalize_features": head.l2_normalize_features,
+        "normalize_features": run.setup.l2_normalize_features,
         "head": "-".join(sizes),
         "head_batch_norm": (
-            _NONE if classifier else head.projection_batch_norm
+            _NONE if classifier else head.arguments()["batch_norm"]
         ),
-        "head_bias": classifier or head.projection_bias,
+        "head_bias": classifier or head.arguments()["bias"],
     }
 
 
 def _loss(run: Pretrain) -> dict[str, Any]:
     loss = run.loss
-    values = vars(loss.chosen())
+    values = loss.arguments()
     columns = {"temperature", "scale_by_temperature"}
     others = [
         f"{option}={_text(value)}"
         for option, value in sorted(values.items())
         if option not in columns and _PLAIN.get(option, _NONE) != value
     ]
-    if loss.chosen().takes_keys:
+    if loss.takes_keys:
         others += [
-            f"queue_size={loss.queue_size}",
-            f"key_momentum={loss.key_momentum:g}",
+            f"queue_size={run.batch.queue_size}",
+            f"key_momentum={run.batch.key_momentum:g}",
         ]
     return {
-        "loss": loss.loss,
+        "loss": loss.label,
         "temperature": values.get("temperature", _NONE),
         "scale_by_temperature": values.get("scale_by_temperature", _NONE),
         "loss_options": ", ".join(others) or _NONE,
@@ -186,21 +187,20 @@ def _optimizer(name: str, options: dict[str, Any]) -> str:
 
 
 def _schedule(schedule: Schedule) -> str:
-    chosen = schedule.chosen()
-    if not hasattr(chosen, "decay_epochs"):
-        return schedule.schedule
-    return f"{chosen.name} {chosen.decay_rate:g} every {chosen.decay_epochs:g}"
+    decay = schedule.decay
+    if not isinstance(decay, Exponential):
+        return decay.label
+    return f"{decay.label} {decay.decay_rate:g} every {decay.decay_epochs:g}"
 
 
 def _training(run: Pretrain) -> dict[str, Any]:
     schedule, optimizer = run.schedule, run.optimizer
-    options = optimizer.options()
-    values = vars(optimizer.chosen())
+    options = values = optimizer.arguments()
     return {
         "sampler": run.data.sampler,
         "batch": schedule.batch_size,
         "epochs": schedule.epochs,
-        "optimizer": _optimizer(optimizer.optimizer, options),
+        "optimizer": _optimizer(optimizer.label, options),
         "peak_rate": schedules.peak(
             schedule.learning_rate,
             schedule.batch_size,
@@ -215,17 +215,17 @@ def _training(run: Pretrain) -> dict[str, Any]:
 
 
 def _linear(stage: LinearStage) -> dict[str, Any]:
-    schedule, name = stage.schedule, stage.optimizer.optimizer
+    schedule, name = stage.schedule, stage.optimizer.label
     if not schedule.epochs:
         return {"linear_epochs": 0}
-    values = OPTIMIZERS[name].defaults() | stage.optimizer.options()
+    values = stage.optimizer.arguments()
     return {
         "linear_epochs": schedule.epochs,
         "linear_batch": schedule.batch_size,
         "linear_augmentation": stage.augmentation,
         "linear_normalize_features": stage.l2_normalize_features,
         "linear_label_smoothing": stage.label_smoothing,
-        "linear_optimizer": _optimizer(name, stage.optimizer.options()),
+        "linear_optimizer": _optimizer(name, stage.optimizer.arguments()),
         "linear_epsilon": values.get("epsilon", _NONE),
         "linear_peak_rate": schedules.peak(
             stage.hyperparameters()["learning_rate"],

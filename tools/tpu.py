@@ -226,7 +226,7 @@ def form(run: Pretrain, images: int) -> frozenset[tuple[str, str]]:
     values = fields.values(run)
     options = {
         f"loss's {name}": value
-        for name, value in run.loss.options().items()
+        for name, value in run.loss.arguments().items()
         if name != "temperature"
     }
     parts = {name: values[name] for name in _FORM} | options

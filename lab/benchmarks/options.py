@@ -169,7 +169,6 @@ class Loss(Benchmark):
         None,
         "anchors that ours compares at a time; auto: chosen by the batch size",
         minimum=1,
-        auto=0,
     )
     dense_limit: int = option(
         16384,
@@ -205,7 +204,6 @@ class Input(Benchmark):
         None,
         "examples per batch; auto: 64, or 512 up to 64 pixels",
         minimum=1,
-        auto=0,
     )
     seconds: float = option(3.0, "length of one of the --repeats", above=0)
 

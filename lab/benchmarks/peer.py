@@ -29,7 +29,10 @@ from lab.benchmarks.options import Common, Peer
 from tf_contrastive import classifiers, datasets, distribution, losses, train
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config import fields
+from tf_contrastive.config.loss import NTXent
+from tf_contrastive.config.optimizer import SGD
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import SimCLR
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.model import networks
 
@@ -254,6 +257,8 @@ def _step(options: Pretrain, compiled: bool) -> Case:
     run = prepared.options
     model, _ = prepared.build()
     projections = noise.normal(size=[2, 4, 8]).round(3)
+    optimizer = run.optimizer
+    assert isinstance(run.loss, NTXent) and isinstance(optimizer, SGD)
     loss = losses.build("ntxent", temperature=run.loss.temperature)
     precision = run.runtime.precision
     with networks.precision(precision):
@@ -274,7 +279,7 @@ def _step(options: Pretrain, compiled: bool) -> Case:
 
     steps(_STEPS)  # They build graphs.
     return Case(
-        f"step, {run.encoder.encoder} at {side} pixels, {images} images of two"
+        f"step, {run.encoder.label} at {side} pixels, {images} images of two"
         f" views, {precision}",
         {"ours": (turn, "defaults")},
         {
@@ -285,15 +290,15 @@ def _step(options: Pretrain, compiled: bool) -> Case:
         },
         {
             "task": "step",
-            "network": run.encoder.encoder,
-            "cifar_stem": run.encoder.stem == "cifar",
+            "network": run.encoder.label,
+            "cifar_stem": getattr(run.encoder, "stem", "") == "cifar",
             "side": side,
             "images": images,
             "bfloat16": precision == "mixed_bfloat16",
             "temperature": run.loss.temperature,
-            "momentum": run.optimizer.chosen().momentum,
-            "weight_decay": run.optimizer.weight_decay,
-            "projection": run.projection.projection_output,
+            "momentum": optimizer.momentum,
+            "weight_decay": optimizer.weight_decay,
+            "projection": run.projection.sizes(1)[-1],
             "cores": _cores(),
             "gpu": prepared.machine.gpu_capability is not None,
             "compiled": compiled,
@@ -313,7 +318,8 @@ def _input(size: int, seconds: float, folder: str) -> Case:
         batches = iter(input.run_of(source, case, **options).batches())
         return case.batch_size * input.speed(batches, seconds)
 
-    views = input.run_of(source, case).options.views
+    policy = input.run_of(source, case).options.views.policy
+    assert isinstance(policy, SimCLR)
     style = "color_jitter_style=linear"
     return Case(
         f"input at {size} pixels",
@@ -329,9 +335,9 @@ def _input(size: int, seconds: float, folder: str) -> Case:
             "task": "views",
             "path": path,
             "side": size,
-            "strength": views.color_jitter_strength,
-            "blur": views.blur,
-            "min_crop_area": views.min_crop_area,
+            "strength": policy.color_jitter_strength,
+            "blur": policy.blur,
+            "min_crop_area": policy.min_crop_area,
             "batch_size": case.batch_size,
             "workers": _cores(),
             "seconds": seconds,

@@ -85,7 +85,7 @@ def run(common: Common, options: Step) -> measure.Report:
                 strategies[count],
                 splits=splits,
             )
-            encoder = run.options.encoder.encoder
+            encoder = run.options.encoder.label
             terminal.info(f"{encoder}, {precision}, {count} replica(s)")
             seconds = options.end_to_end_seconds
             rows.append(_measure(run, common.repeats, seconds))
@@ -173,11 +173,11 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
         row = {
             "topology": target.name,
             "cores": target.cores,
-            "encoder": run.encoder.encoder,
+            "encoder": run.encoder.label,
             "image_size": run.views.image_size,
             "images_per_core": images,
             "views": run.views.views,
-            "loss": run.loss.loss,
+            "loss": run.loss.label,
             "precision": precision,
             "augment_on": run.views.augment_on,
             "teraflops": step["flops"] / 1e12,
@@ -232,11 +232,11 @@ def _measure(
         waited = model.input_wait_seconds - waited
     views = size * run.views.views
     return {
-        "encoder": run.encoder.encoder,
+        "encoder": run.encoder.label,
         "image_size": run.views.image_size,
         "batch_size": size,
         "views": run.views.views,
-        "loss": run.loss.loss,
+        "loss": run.loss.label,
         "precision": run.runtime.precision,
         "replicas": replicas,
         "milliseconds": milliseconds,

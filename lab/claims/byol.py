@@ -102,10 +102,9 @@ def fit(run: Pretrain, *, momentum: float) -> Trained:
     run, rate = prepared.options, prepared.learning_rate()
     with prepared.strategy.scope(), precision(run.runtime.precision):
         encoder, projector = build_encoder(run), build_head(run, None)
-        size = run.projection.projection_output
-        predictor = heads.MLP(
-            hidden=run.projection.projection_hidden, output=size
-        )
+        size = run.projection.sizes(1)[-1]
+        hidden = getattr(run.projection, "hidden", None)
+        predictor = heads.MLP(hidden=hidden, output=size)
         projector.build(encoder.output_shape)
         predictor.build([None, size])
         byol = BYOL(
@@ -116,9 +115,9 @@ def fit(run: Pretrain, *, momentum: float) -> Trained:
             steps=prepared.total_steps,
         )
         optimizer = optimizers.build(
-            run.optimizer.optimizer,
+            run.optimizer.label,
             learning_rate=rate,
-            **run.optimizer.options(),
+            **run.optimizer.arguments(),
         )
         byol.compile(optimizer=optimizer, jit_compile=False)
         history = byol.fit(

@@ -218,12 +218,12 @@ def collapsed_loss(
       num_classes: of its dataset; None without labels.
       positives: mean number of positives per anchor; NaN if not measured.
     """
-    loss = losses.build(run.loss.loss, **run.loss.options())
+    loss = losses.build(run.loss.label, **run.loss.arguments())
     batch, views = run.schedule.batch_size, run.views.views
     if loss.ignores_equal:
         return None
     if loss.takes_keys:
-        return math.log(1 + run.loss.queue_size)
+        return math.log(1 + run.batch.queue_size)
     if loss.takes_logits:
         return float(
             loss(tf.zeros([1, views, num_classes]), tf.zeros([1], "int32"))

@@ -108,11 +108,11 @@ def fit(run: Pretrain) -> Trained:
     prepared = train.prepare(run)
     run, rate = prepared.options, prepared.learning_rate()
     with prepared.strategy.scope(), precision(run.runtime.precision):
-        vae = VAE(build_encoder(run), run.projection.projection_output)
+        vae = VAE(build_encoder(run), run.projection.sizes(1)[-1])
         optimizer = optimizers.build(
-            run.optimizer.optimizer,
+            run.optimizer.label,
             learning_rate=rate,
-            **run.optimizer.options(),
+            **run.optimizer.arguments(),
         )
         vae.compile(optimizer=optimizer, jit_compile=False)
         batches = prepared.batches()

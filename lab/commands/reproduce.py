@@ -38,7 +38,6 @@ class Reproduction:
         "runs of every arm; auto: the claim's own number; with fewer than five"
         " no test can reach p = 0.05",
         minimum=1,
-        auto=0,
     )
     workdir: str = option(
         "",

@@ -141,4 +141,4 @@ def test_another_network_is_refused_by_name(word, start, capsys, tmp_path):
 
 def test_an_export_does_not_name_its_network(tmp_path):
     words = [f"--init_from={tmp_path}", "--workdir=w"]
-    assert flags.parse(PretrainCommand, words).encoder.encoder == "resnet50"
+    assert flags.parse(PretrainCommand, words).encoder.label == "resnet50"

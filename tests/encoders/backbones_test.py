@@ -162,7 +162,7 @@ def test_a_run_of_another_backbone_is_exported(monkeypatch, tmp_path):
     assert __main__.main() == 0
     # What it did is written so that it can be repeated.
     run = checkpoints.load_run(workdir)
-    assert run.config.encoder.encoder == name
+    assert run.config.encoder.label == name
     encoder = checkpoints.load_encoder(run)
     path = exporting.export(workdir, str(tmp_path / "export"))
     expected = encoder(noise()).numpy()

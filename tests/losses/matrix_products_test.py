@@ -305,7 +305,7 @@ class TestAuto:
             image_shape=(8, 8, 3),
         )
         assert run.loss.similarity_products == expected
-        losses.build(run.loss.loss, **run.loss.options())
+        losses.build(run.loss.label, **run.loss.options())
 
     def test_every_loss_takes_it(self):
         for name in losses.LOSSES:

@@ -30,7 +30,6 @@ from tf_contrastive.checkpoints.storage import (
 from tf_contrastive.checkpoints.workdir import (
     check_run,
     check_workdir,
-    continued,
     is_run,
     lineage,
 )
@@ -46,7 +45,6 @@ __all__ = [
     "Run",
     "check_run",
     "check_workdir",
-    "continued",
     "damage_of",
     "is_present",
     "is_run",

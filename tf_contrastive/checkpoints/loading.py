@@ -131,7 +131,7 @@ def load_heads(
         head(tf.keras.Input([features]))
     if trained and head.variables:
         restore_part(run, projection_head=head)
-    if run.config.loss.chosen().takes_logits:
+    if run.config.loss.takes_logits:
         return None, head
     return head, None
 

@@ -1,6 +1,5 @@
 """Checks which experiment a workdir holds, by its `config.flags`."""
 
-import dataclasses
 import os
 from collections.abc import Iterator
 
@@ -25,13 +24,14 @@ def check_workdir(run: Pretrain) -> None:
     """
     workdir = run.runtime.workdir
     if previous := _read_config(workdir):
-        there = fields.values(_filled(previous))
+        there = fields.values(previous)
         differences = [
             f"{errors.arg(own.name, fields.written(own.value))}, there"
             f" {fields.written(there[own.name])}"
-            for own in fields.options(_filled(run))
+            for own in fields.options(run)
             if own.identity
-            and own.value != there[own.name]
+            # If it has none, another component is chosen, which differs, too.
+            and own.value != there.get(own.name, own.value)
             # How data are read may have to be said now: what `auto` read is
             # compared with the data, by its classes.
             and not (own.group == "reading" and there[own.name] is None)
@@ -49,30 +49,6 @@ def check_workdir(run: Pretrain) -> None:
         folder = os.path.dirname(folder)
     probe = os.path.join(folder, storage.CONFIG_FILE)
     files.check_writable(probe, ADVICE)
-
-
-def continued(run: Pretrain) -> Pretrain:
-    """Returns the options, with the pool and the loss that they continue.
-
-    A command that does not set them continues runs of version 0.2.0, too.
-    """
-    workdir = run.runtime.workdir
-    previous = _read_config(workdir) if workdir else None
-    if previous is None:
-        return run
-    if run.encoder.pool_padding is None:
-        pool = previous.encoder.pool_padding
-        run = fields.replace(run, pool_padding=pool)
-    if run.loss.alignment is None and run.loss.loss == previous.loss.loss:
-        run = fields.replace(run, alignment=previous.loss.alignment)
-    return run
-
-
-def _filled(run: Pretrain) -> Pretrain:
-    """Returns a run with its defaults, of options newer than the run, too."""
-    groups = ("views", "encoder", "projection")
-    filled = {name: getattr(run, name).filled() for name in groups}
-    return dataclasses.replace(run, **filled)
 
 
 def is_run(path: str) -> bool:
@@ -100,7 +76,7 @@ def lineage(run: Pretrain) -> Iterator[Pretrain]:
     """Yields a run's config, and those of the runs that it started from."""
     yield run
     before = {""}
-    while (path := run.encoder.init_from) not in before and is_run(path):
+    while (path := run.setup.init_from) not in before and is_run(path):
         before.add(path)
         run = check_run(path)
         yield run

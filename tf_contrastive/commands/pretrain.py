@@ -65,14 +65,22 @@ class PretrainCommand(Pretrain):
         preset = _options_of(path)
         network = {n: x for n, x in preset.items() if n not in _FREE}
         for name, value in network.items():
-            other = given.get(name, value)
-            if other not in (value, None, fields.AUTO):
+            other = given.get(name, fields.AUTO)
+            same = isinstance(value, float) and _is_number(other, value)
+            if other not in (fields.written(value), fields.AUTO) and not same:
                 raise UserError(
-                    f"{arg(name, fields.written(other))}:"
+                    f"{arg(name, other)}:"
                     f" {arg('init_from', path)} has {fields.written(value)}:"
                     f" leave {arg(name)} out, or start from another run"
                 )
         return preset
+
+
+def _is_number(text: str, value: float) -> bool:
+    try:
+        return float(text) == value
+    except ValueError:
+        return False
 
 
 def _options_of(path: str) -> dict[str, Any]:
@@ -132,7 +140,7 @@ def run(options: PretrainCommand) -> int:
 
 def _rows(result: "train.Result") -> dict[str, Any]:
     return {
-        "loss_function": result.run.options.loss.loss,
+        "loss_function": result.run.options.loss.label,
         "steps": result.step,
         "seconds": round(result.seconds, 1),
         **{name: round(value, 4) for name, value in result.metrics.items()},

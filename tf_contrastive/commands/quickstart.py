@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tf_contrastive.base import errors, files
 from tf_contrastive.config.fields import Command, Terminal, group, option
-from tf_contrastive.flags import packaged_flagfile
+from tf_contrastive.flags.flagfiles import packaged_flagfile
 
 _SERVE = Path(__file__).with_name("quickstart_serve.py")
 _FLAGFILE = "configs/quickstart.flags"

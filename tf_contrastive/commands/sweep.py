@@ -188,7 +188,7 @@ def plan(grid: Grid) -> list[Run]:
                 f"--{_PREFIX}output_dir: results go to the folder of each run:"
                 " leave it out"
             )
-    own = {option.name: option for option in fields.options(PretrainCommand())}
+    own = flags.declared(PretrainCommand)
     shared = _without(pretrain, [own[name] for name in axes])
     runs: dict[str, Run] = {}
     for combination in itertools.product(*axes.values()):
@@ -247,7 +247,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _axes(words: Sequence[str]) -> dict[str, list[str]]:
     """Returns option -> values, of the options with several, in their order."""
-    own = {option.name: option for option in fields.options(PretrainCommand())}
+    own = flags.declared(PretrainCommand)
     # A flagfile may be somebody else's, whose parts are not to be allowed: it
     # is left to `pretrain`.
     typed = [word for word in words if "flagfile" not in flags.named(word)]
@@ -266,7 +266,7 @@ def _axes(words: Sequence[str]) -> dict[str, list[str]]:
 def _without(words: Sequence[str], swept: Sequence[Option]) -> list[str]:
     """Returns the flags that give nothing to the swept options."""
     names = {option.name for option in swept}
-    members = [o for o in fields.options(PretrainCommand()) if o.family]
+    members = [o for o in flags.declared(PretrainCommand).values() if o.family]
     keys = {(o.family, o.key) for o in members}
     gone = {(o.family, o.key) for o in members if o.name in names}
     kept = []
@@ -339,11 +339,10 @@ def _check(kind: type[Command], words: list[str], title: str) -> dict[str, str]:
     except UserError as error:
         text = flags.with_flags(kind, error.marked)
         raise UserError(f"{title}: {text}" if title else text) from error
-    usual = fields.values(kind())
     return {
-        name: fields.written(value)
-        for name, value in fields.values(config).items()
-        if value != usual[name] and name not in _UNNAMED
+        option.name: fields.written(option.value)
+        for option in fields.options(config)
+        if option.value != option.field.default and option.name not in _UNNAMED
     }
 
 
@@ -588,7 +587,7 @@ def _print_table(
             "It is the best on the images by which it was chosen: score it on"
             " others before you report it."
         )
-    groups = {o.name: o.group for o in fields.options(PretrainCommand())}
+    groups = {n: o.group for n, o in flags.declared(PretrainCommand).items()}
     scale = [
         name
         for name in differing

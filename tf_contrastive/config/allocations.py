@@ -88,8 +88,9 @@ def check_model(run: Pretrain, machine: Machine) -> None:
     copies = machine.replicas // machine.hosts if machine.on_cpu else 1
     projection, width = run.projection, _width(run)
     features = _RESNET_FEATURES * width if width else FEATURES
-    hidden = projection.projection_hidden or features
-    output = projection.projection_output or 0  # 0: a head of the user's own.
+    hidden = getattr(projection, "hidden", None) or features
+    # 0: a head of the user's own.
+    output = getattr(projection, "output", 0)
     head = _TRAINED * hidden * (features + output)
     is_wide = hidden / features > output / 128
     bank, epochs = run.probe.online_knn_size, run.linear.schedule.epochs
@@ -102,8 +103,8 @@ def check_model(run: Pretrain, machine: Machine) -> None:
     if width:
         weights = _TRAINED * _LAST_BLOCK * width**2
         allocations.append(Allocation("width", width, weights, 2))
-    if run.loss.chosen().takes_keys:
-        keys = run.loss.queue_size
+    if run.loss.takes_keys:
+        keys = run.batch.queue_size
         size = _FLOAT * keys * output * copies
         allocations.append(Allocation("queue_size", keys, size))
     check(allocations)
@@ -111,8 +112,8 @@ def check_model(run: Pretrain, machine: Machine) -> None:
 
 def _width(run: Pretrain) -> float | None:
     """Returns the width of a residual network; None for others."""
-    own = run.encoder.member().is_own
-    return None if own else run.encoder.options().get("width")
+    own = run.encoder.is_own
+    return None if own else getattr(run.encoder, "width", None)
 
 
 def check_batch(run: Pretrain, machine: Machine) -> None:
@@ -132,8 +133,8 @@ def check_batch(run: Pretrain, machine: Machine) -> None:
     size = number * images * count * channels * side**2
     width = _width(run)
     if machine.on_cpu and width:
-        stride = 2 if run.encoder.stem == "imagenet" else 1
-        encoded = images / run.loss.grad_cache_chunks
+        stride = 2 if getattr(run.encoder, "stem", "") == "imagenet" else 1
+        encoded = images / run.batch.grad_cache_chunks
         stem = _STEM_CHANNELS * width
         size += _FLOAT * encoded * stem * (side // stride) ** 2
     # Of three options the one that is largest beside usual values.

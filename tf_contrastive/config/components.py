@@ -1,4 +1,4 @@
-"""Declarations of components, and the options by which one is chosen.
+"""Declarations of components, and the options that hold the chosen ones.
 
 A component, such as a loss or an optimizer, is declared once, without
 TensorFlow: a dataclass whose fields are its options (see `fields.option`), with
@@ -7,12 +7,16 @@ from it. Other modules do not compare names: they ask for traits.
 """
 
 import dataclasses
+import functools
+import importlib
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields, keywords
+
+C = TypeVar("C", bound="Component")
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -21,23 +25,62 @@ class Component(keywords.Checked):
 
     Attributes:
       name: of the component.
+      implementation: `module:name` of the class that computes.
       is_own: whether it is a part of the user's own, `module:name`.
+      given: options of a run's component that were set, not left at defaults.
     """
 
     name: ClassVar[str]
+    implementation: ClassVar[str]
     is_own: ClassVar[bool] = False
+    given: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check(type(self), vars(self))
 
+    @property
+    def label(self) -> str:
+        """The name by which it is chosen."""
+        return self.name
+
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Returns the options with their defaults."""
+    def declared(cls) -> dict[str, dataclasses.Field]:
+        """Returns the options' declarations."""
         return {
-            field.name: field.default
+            field.name: field
             for field in dataclasses.fields(cls)
             if "help" in field.metadata
         }
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Returns the options with their defaults."""
+        return {name: x.default for name, x in cls.declared().items()}
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the options with their values."""
+        return {name: getattr(self, name) for name in self.declared()}
+
+    def with_options(self: C, **options: Any) -> C:
+        """Returns a copy with options set, which count as given."""
+        changed = dataclasses.replace(self, **options)
+        # By its name, since it is a class variable for mypy.
+        setattr(changed, "given", self.given | options.keys())  # noqa: B010
+        return changed
+
+    def with_defaults(self: C, **defaults: Any) -> C:
+        """Returns a copy in which all options are given, if need be `defaults`.
+
+        Those of other components are left out.
+        """
+        return self.with_options(
+            **self.arguments()
+            | {
+                name: value
+                for name, value in defaults.items()
+                if name in self.declared() and name not in self.given
+            }
+        )
 
 
 def check(member: type[Component], values: Mapping[str, Any]) -> None:
@@ -45,7 +88,7 @@ def check(member: type[Component], values: Mapping[str, Any]) -> None:
 
     Values that are not options of the member are left out, as is None.
     """
-    for name, field in _options(member).items():
+    for name, field in member.declared().items():
         value = values.get(name)
         if value is not None and (allowed := fields.problem(field, value)):
             raise errors.UserError(
@@ -53,9 +96,20 @@ def check(member: type[Component], values: Mapping[str, Any]) -> None:
             )
 
 
-def by_name(members: Iterable[type[Component]]) -> dict[str, Any]:
+def by_name(members: Iterable[type[C]]) -> dict[str, type[C]]:
     """Returns name -> member, for a family of declarations or classes."""
     return {member.name: member for member in members}
+
+
+def implementation(member: type[Component]) -> Any:
+    """Returns what computes a declared component."""
+    module, _, name = member.implementation.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def implementations(members: Mapping[str, type[Component]]) -> dict[str, Any]:
+    """Returns name -> what computes, for a family of declarations."""
+    return {name: implementation(member) for name, member in members.items()}
 
 
 def pick(
@@ -104,214 +158,199 @@ def list_members(
     function.__doc__ = f"{function.__doc__}\n{text}    "
 
 
-class Choice:
-    """Base of the options by which a member of a family is chosen.
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How a component of a family is chosen among the options of a command.
 
-    An option of a member is None unless it was set: the member's default holds.
+    Attributes:
+      kind: the option that names the member.
+      members: the declarations, by name.
+      named: the declaration of the option `kind`.
+      flags: options with a flag of their own. The others are given by their
+        names in one flag, KIND_options.
+      prefixed: options that are named KIND_OPTION among those of a command,
+        since OPTION alone says too little there.
+      defaults: member -> defaults here that differ from its own.
+      own: name of a part of the user's own, `module:name` -> its declaration;
+        None: such parts are refused.
+      declare: name -> component with its defaults, if names are more than a key
+        of `members`.
+      ignores_others: whether options that only other members have are ignored,
+        and no error.
     """
 
-    _kind: ClassVar[str]
-    _members: ClassVar[Mapping[str, type[Component]]]
-    # Member -> defaults here that differ from its own.
-    _defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
-    # Field -> name of the members' option.
-    _names: ClassVar[Mapping[str, str]]
-    # Name of a part of the user's own -> its declaration; None: refused.
-    _own: ClassVar[Any] = None
+    kind: str
+    members: Mapping[str, type[Component]]
+    named: dataclasses.Field
+    flags: frozenset[str]
+    prefixed: frozenset[str]
+    defaults: Mapping[str, Mapping[str, Any]]
+    own: Callable[[str], type[Component]] | None
+    declare: Callable[[str], Component] | None
+    ignores_others: bool
 
-    def member(self) -> type[Component]:
-        """Returns the declaration of the chosen member."""
-        chosen = getattr(self, self._kind)
-        if self._own and chosen not in self._members:
-            return self._own(chosen)
-        return self._members[chosen]
+    @property
+    def family(self) -> str:
+        """The flag of the options that have none of their own."""
+        return f"{self.kind}_options"
 
-    def options(self, prefix: str = "") -> dict[str, Any]:
-        """Returns what was set, as options of the chosen member.
+    @functools.cached_property
+    def declared(self) -> dict[str, dataclasses.Field]:
+        """The options of all members; of the first one that has it."""
+        declared: dict[str, dataclasses.Field] = {}
+        for member in self.members.values():
+            declared = declared | member.declared() | declared
+        return declared
 
-        What differs here from the member's defaults is set, too.
+    def takers(self, option: str) -> dict[str, type[Component]]:
+        """Returns the members that have an option, by name."""
+        return {n: m for n, m in self.members.items() if option in m.declared()}
+
+    def option_name(self, option: str) -> str:
+        """Returns the name of an option among those of a command."""
+        # Those of the user's own parts may have the name of any other option.
+        alone = option in self.declared and option not in self.prefixed
+        return option if alone else f"{self.kind}_{option}"
+
+    def component(self, name: str) -> Component:
+        """Returns the named member with its defaults here.
 
         Raises:
-          UserError: for an option that it does not have, if it refuses it.
-            `prefix` is that of this group's options on the command line.
+          UserError: for an unknown name, or a part of the user's own that is
+            not allowed or cannot be used.
         """
-        chosen = getattr(self, self._kind)
-        member = self.member()
-        own = _options(member)
-        given = dict(self._defaults.get(chosen, {}))
-        for field, name in self._names.items():
-            value = getattr(self, field)
-            if value is None:
-                continue
-            if name not in own:
-                if not self._refuses(field, value):
-                    continue
-                takers = [
-                    member
-                    for member, declared in self._members.items()
-                    if name in _options(declared)
-                ]
+        if allowed := fields.problem(self.named, name):
+            raise errors.UserError(
+                f"{errors.arg(self.kind, name)}: must be {allowed}"
+            )
+        if self.declare:
+            return self.declare(name)
+        if name in self.members:
+            return self.members[name](**self.defaults.get(name, {}))
+        assert self.own
+        return self.own(name)()
+
+    def options(
+        self,
+        chosen: Component,
+        prefix: str,
+        group: str,
+        identity: bool,
+        every: bool,
+    ) -> Iterator[fields.Option]:
+        """Yields the option `kind`, and the options of the chosen member.
+
+        `every`: of all members instead, as None.
+        """
+        name, values = prefix + self.kind, chosen.arguments()
+        yield fields.Option(
+            name, group, chosen.label, self.named, identity, "", "", True
+        )
+        declared = chosen.declared()
+        if every:
+            declared, values = self.declared, dict.fromkeys(self.declared)
+        for key, field in declared.items():
+            yield fields.Option(
+                prefix + self.option_name(key),
+                group,
+                values[key],
+                field,
+                identity and field.metadata["identity"],
+                "" if key in self.flags else prefix + self.family,
+                key,
+                True,
+            )
+
+    def replaced(
+        self, chosen: Component, unused: dict[str, Any], prefix: str
+    ) -> Component:
+        """Returns the member that `unused` options choose; they are removed.
+
+        Raises:
+          UserError: for a value that is not allowed, or an option that it does
+            not have.
+        """
+        name = unused.pop(prefix + self.kind, chosen)
+        if not isinstance(name, Component):
+            chosen = self.component(name)
+        elif name is not chosen:
+            chosen = name
+        further = dict(unused.pop(prefix + self.family, {}))
+        changed: dict[str, Any] = {}
+        for option, field in chosen.declared().items():
+            named = prefix + self.option_name(option)
+            if option in further and named in unused:
                 raise errors.UserError(
-                    f"{errors.arg(prefix + field)} is not an option of"
-                    f" {errors.arg(prefix + self._kind, chosen)}, only of"
-                    f" {', '.join(takers)}"
+                    f"{errors.arg(named)} and"
+                    f" {errors.arg(prefix + self.family, option)}: set one"
                 )
-            read = own[name].metadata["read"]
-            given[name] = read(value) if read else value
-            if member.is_own:  # Of the type of its own default.
-                text = f"{value:.12g}" if isinstance(value, float) else value
-                default = own[name].default
-                given[name] = fields.read_like(field, default, str(text))
-        return given | self._further()
+            value = further.pop(option, unused.pop(named, fields.AUTO))
+            if value is not None and value != fields.AUTO:
+                changed[option] = fields.read_value(named, field, value)
+        self._check_others(chosen, unused, further, prefix)
+        return chosen.with_options(**changed) if changed else chosen
 
-    def _further(self) -> dict[str, Any]:
-        """Returns the options of a part of the user's own that no member has.
-
-        Raises:
-          UserError: for an option that it does not have.
-        """
-        known, values = self.member().defaults(), {}
-        further = getattr(self, f"{self._kind}_own", None) or ""
-        for pair in fields.split_pairs(further):
-            name, _, text = pair.partition("=")
-            if name not in known:
-                chosen = getattr(self, self._kind)
-                raise errors.unknown(f"option of {chosen}", name, known)
-            values[name] = fields.read_like(name, known[name], text)
-        return values
-
-    def _refuses(self, field: str, value: Any) -> bool:
-        """Whether a value of an option of other members is an error."""
-        return True
-
-    def chosen(self, prefix: str = "") -> Any:
-        """Returns the declaration of the chosen member, with its options."""
-        return self.member()(**self.options(prefix))
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Returns field -> default, of the first member that has the option."""
-        found: dict[str, Any] = {}
-        for member in cls._members.values():
-            found = member.defaults() | found
-        return {field: found[name] for field, name in cls._names.items()}
-
-    def filled(self, **defaults: Any) -> Any:
-        """Returns a copy with all options set: to `defaults`, or their own.
-
-        Those that stay `auto` are left out.
-        """
-        values = self.defaults() | defaults
-        if (member := self.member()).is_own:
-            own = {**member.defaults(), **defaults}
-            for name in self._further():  # Set already.
-                del own[name]
-            values = {f: own[n] for f, n in self._names.items() if n in own}
-        missing = {
-            name: value
-            for name, value in values.items()
-            if getattr(self, name) is None and value != fields.AUTO
-        }
-        options: Any = self
-        return dataclasses.replace(options, **missing)
+    def _check_others(
+        self,
+        chosen: Component,
+        unused: dict[str, Any],
+        further: Mapping[str, Any],
+        prefix: str,
+    ) -> None:
+        """Removes options that only other members have, or refuses them."""
+        for option in further:
+            if option not in self.declared:
+                kind = f"option of {self.kind} {chosen.label}"
+                known = chosen.declared() | self.declared
+                raise errors.unknown(kind, option, known)
+        for option in self.declared.keys() - chosen.declared().keys():
+            name = prefix + self.option_name(option)
+            value = further.get(option, unused.pop(name, fields.AUTO))
+            if value in (None, fields.AUTO) or self.ignores_others:
+                continue
+            raise errors.UserError(
+                f"{errors.arg(name)} is not an option of"
+                f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
+                f" {', '.join(self.takers(option))}"
+            )
 
 
-def choice(
-    kind: str,
+def chosen(
+    default: Component,
     members: Mapping[str, type[Component]],
-    default: str,
     help: str,
     *,
+    kind: str,
+    check: fields.Check | None = None,
     flags: Iterable[str] = (),
     prefixed: Iterable[str] = (),
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
     own: Callable[[str], Any] | None = None,
+    declare: Callable[[str], Component] | None = None,
+    ignores_others: bool = False,
 ) -> Any:
-    """Makes a frozen dataclass, a `Choice`, of a family's options.
+    """A field that holds the chosen member of a family; see `Family`.
 
-    Args:
-      kind: name of the field that names the member.
-      members: the declarations.
-      default, help: of that field.
-      flags: options with a flag of their own. The others are given by their
-        names in one flag, KIND_options.
-      prefixed: options whose field is KIND_OPTION, since OPTION alone says too
-        little among the options of a command.
-      defaults: member -> defaults that differ from its own.
-      own: name of a part of the user's own, `module:name` -> its declaration;
-        None: such parts are refused.
+    `check` checks the name, in place of the names of `members`.
     """
-    defaults = defaults or {}
-    named = fields.option(default, help, choices=members, own=own is not None)
-    rows: list[Any] = [(kind, str, named)]
-    names = {}
-    for member in members.values():
-        for name, field in _options(member).items():
-            flag = f"{kind}_{name}" if name in prefixed else name
-            if flag in names:
-                continue
-            names[flag] = name
-            about = dict(field.metadata)
-            if "auto:" not in about["help"]:
-                chosen = _defaults(name, members, defaults)
-                about["help"] += f"; auto: {chosen}"
-            if name not in flags:
-                about |= {"family": f"{kind}_options", "key": name}
-            value_type: Any = str if about["read"] else field.type
-            optional = dataclasses.field(default=None, metadata=about)
-            rows.append((flag, value_type | None, optional))
-    if own:
-        further = fields.option(
-            None,
-            f"an option of {kind}=module:name",
-            check=fields.matching(r"\w+=.*", "NAME=VALUE,NAME=VALUE"),
-        )
-        about = {**further.metadata, "family": f"{kind}_options", "key": ""}
-        further = dataclasses.field(default=None, metadata=about)
-        rows.append((f"{kind}_own", str | None, further))
-    return dataclasses.make_dataclass(
-        f"{kind.title()}Choice",
-        rows,
-        bases=(Choice,),
-        namespace={
-            "_kind": kind,
-            "_members": members,
-            "_defaults": defaults,
-            "_names": names,
-            "_own": own and staticmethod(own),
-        },
-        frozen=True,
+    named = fields.option(
+        default.label,
+        help,
+        choices=() if check else members,
+        check=check,
+        own=own is not None,
     )
-
-
-def _options(member: type[Component]) -> dict[str, dataclasses.Field]:
-    return {
-        field.name: field
-        for field in dataclasses.fields(member)
-        if "help" in field.metadata
-    }
-
-
-def _defaults(
-    name: str,
-    members: Mapping[str, type[Component]],
-    here: Mapping[str, Mapping[str, Any]],
-) -> str:
-    """Describes an option's defaults, and whose they are."""
-    takers: dict[str, list[str]] = {}
-    for member, declared in members.items():
-        defaults = {**declared.defaults(), **here.get(member, {})}
-        if name in defaults:
-            takers.setdefault(_text(defaults[name]), []).append(member)
-    return ", ".join(
-        default if len(names) > 4 else f"{default} ({', '.join(names)})"
-        for default, names in takers.items()
+    named.name, named.type = kind, str
+    family = Family(
+        kind,
+        members,
+        named,
+        frozenset(flags),
+        frozenset(prefixed),
+        defaults or {},
+        own,
+        declare,
+        ignores_others,
     )
-
-
-def _text(default: Any) -> str:
-    if isinstance(default, tuple):
-        return ",".join(map(_text, default))
-    if isinstance(default, float):
-        return f"{default:g}"
-    return default if isinstance(default, str) else str(default).lower()
+    about = {"component": family, "identity": True, "prefix": ""}
+    return dataclasses.field(default=default, metadata=about)

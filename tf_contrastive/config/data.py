@@ -130,7 +130,6 @@ class Reading:
         "number of the first class in CSV and TFRecord files, 0 or 1; auto: 0,"
         " but files whose smallest label is 1 are refused",
         maximum=1,
-        auto=-1,
     )
     test_fraction: float = option(
         0.0,
@@ -262,7 +261,6 @@ class Data:
         None,
         "channels of the dataset's feature `extra` to append to the views,"
         " without augmentation; auto: all",
-        auto=-1,
     )
     allow_changed_data: bool = option(
         False,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg, unknown
 from tf_contrastive.config import own
-from tf_contrastive.config.components import Component, choice
+from tf_contrastive.config.components import Component, chosen
 from tf_contrastive.config.data import (
     STANDARDIZE_EXAMPLES,
     standardization,
@@ -61,6 +61,11 @@ class EncoderDeclaration(Component):
     adaptive_peak: ClassVar[float | None] = None
 
     network: str
+
+    @property
+    def label(self) -> str:
+        """The name by which it is chosen."""
+        return self.prefix + self.network
 
     @property
     def features(self) -> int | None:
@@ -231,7 +236,6 @@ class ViT(EncoderDeclaration):
     heads: int | None = option(
         None,
         "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)",
-        auto=0,
     )
     pooling: str = option(
         "token",
@@ -519,36 +523,38 @@ def check_encoder_name(name: str) -> None:
 # ---- Options of a run --------------------------------------------------------
 
 
-_Choice: Any = choice(
-    "encoder",
-    ENCODERS,
-    "resnet50",
-    "",
-    flags=("width", "stem", "zero_init_residual"),
-    own=own_encoder,
-)
+def declare(name: str) -> EncoderDeclaration:
+    """Returns an encoder with its defaults, by a name that was checked."""
+    if is_own(name):
+        return own_encoder(name)(network=name)
+    return ENCODERS[name](network=split_name(name))
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoder(_Choice):
-    """The encoder.
-
-    It takes others' options at their defaults.
-    """
-
-    encoder: str = option(
-        "resnet50",
+def encoder_option() -> Any:
+    """The option of the encoder."""
+    return chosen(
+        ResNet(network="resnet50"),
+        ENCODERS,
         f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
         " MNIST; vit_...: transformers with patches of 16, 8 or 4 pixels);"
         " or keras:NAME or keras_cv:NAME, also with their ImageNet weights"
         " (init_from); or module:name, a Keras model of your own or a function"
         " that returns one",
+        kind="encoder",
         check=lambda name: (
             None
             if name in ENCODERS or is_own(name)
             else one_of(name, _known(name))
         ),
+        flags=("width", "stem", "zero_init_residual"),
+        declare=declare,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSetup:
+    """Initial weights of the encoder, its input and its output."""
+
     init_from: str = option(
         "",
         "encoder with the initial weights: folder of a run, or published"
@@ -567,29 +573,25 @@ class Encoder(_Choice):
         " the network's ImageNet weights expect",
         check=standardization,
     )
+    l2_normalize_features: bool = option(
+        False,
+        "l2-normalize the encoder's output before the projection head and the"
+        " linear probe (SupCon's code on ImageNet)",
+    )
 
-    def _refuses(self, field: str, value: Any) -> bool:
-        return value != self.defaults()[field]
-
-    def chosen(self, prefix: str = "") -> Any:
-        """Returns the declaration of the chosen encoder, with its options."""
-        network = split_name(self.encoder)
-        return self.member()(network=network, **self.options(prefix))
-
-    @property
-    def starts_from_weights(self) -> bool:
-        """Whether the initial weights are those of another library."""
-        known = self.chosen().weights_input is not None
+    def starts_from_weights(self, encoder: EncoderDeclaration) -> bool:
+        """Whether the initial weights are those of the encoder's library."""
+        known = encoder.weights_input is not None
         return known and names_weights(self.init_from)
 
-    def check_weights(self) -> None:
+    def check(self, encoder: EncoderDeclaration) -> None:
         """Raises `UserError` for images that ImageNet weights do not expect.
 
         A file may hold weights that were trained with any standardization.
         """
-        allowed = (Encoder.standardize, _expected(self.chosen()))
+        allowed = (EncoderSetup.standardize, _expected(encoder))
         if (
-            self.starts_from_weights
+            self.starts_from_weights(encoder)
             and self.init_from == IMAGENET
             and self.standardize not in allowed
         ):
@@ -620,13 +622,20 @@ def resolve_stem(stem: str | None, image_size: int) -> str:
     return "cifar" if image_size <= CIFAR_STEM_MAX_SIDE else "imagenet"
 
 
-def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
-    """Returns the encoder options for an image side, with `auto` resolved."""
-    chosen = encoder.chosen()
-    resolved = chosen.resolved(image_size)
-    if encoder.starts_from_weights and encoder.standardize == "imagenet":
-        resolved["standardize"] = _expected(chosen)
-    return dataclasses.replace(encoder.filled(), **resolved)
+def resolve_encoder(
+    encoder: EncoderDeclaration, image_size: int
+) -> EncoderDeclaration:
+    """Returns the encoder for an image side, with `auto` resolved."""
+    return encoder.with_options(**encoder.resolved(image_size))
+
+
+def resolve_setup(
+    setup: EncoderSetup, encoder: EncoderDeclaration
+) -> EncoderSetup:
+    """Returns the setup of an encoder, with its standardization resolved."""
+    if setup.starts_from_weights(encoder) and setup.standardize == "imagenet":
+        return dataclasses.replace(setup, standardize=_expected(encoder))
+    return setup
 
 
 def check_image_size(image_size: int, stem: str) -> None:

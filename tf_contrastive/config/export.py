@@ -19,7 +19,7 @@ class Exporting:
         "", "folder to write <version>/ into; empty: <workdir>/export"
     )
     checkpoint: int | None = option(
-        None, "step of the checkpoint to export; auto: the newest", auto=-1
+        None, "step of the checkpoint to export; auto: the newest"
     )
     format: str = option(
         "savedmodel",

@@ -52,10 +52,10 @@ def option(
     required: bool = False,
     identity: bool = True,
     read: Callable[[str], Any] | None = None,
-    auto: float | None = None,
     family: str = "",
     own: bool = False,
     per_host: bool = False,
+    rare: bool = False,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -70,12 +70,12 @@ def option(
       required: whether the command line must set it.
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
-      read: text -> value of a protocol, such as the numbers of a list.
-      auto: number that was `auto` in version 0.2.0.
+      read: text -> value, such as the numbers of a list.
       family: see `Option`.
       own: whether `module:name`, a part of the user's own, is allowed beside
         the choices.
       per_host: whether each worker may have a value of its own.
+      rare: whether `--help` leaves it out: no recipe sets it.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
@@ -93,6 +93,7 @@ class Option(NamedTuple):
       identity: whether it affects what a run computes.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
       key: its name there.
+      of_component: whether a component has it, or is named by it.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Option(NamedTuple):
     identity: bool
     family: str
     key: str
+    of_component: bool = False
 
 
 def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
@@ -117,51 +119,68 @@ def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
 
 
 def options(
-    config: Any, prefix: str = "", group: str = "", identity: bool = True
+    config: Any,
+    prefix: str = "",
+    group: str = "",
+    identity: bool = True,
+    every: bool = False,
 ) -> Iterator[Option]:
-    """Yields the options of a command, or of a group of one."""
+    """Yields the options of a command, or of a group of one.
+
+    `every`: also those of components that are not chosen, as None.
+    """
     for field in dataclasses.fields(config):
         value, about = getattr(config, field.name), field.metadata
         holder = group or field.name
         same = identity and about["identity"]
-        if dataclasses.is_dataclass(value):
-            yield from options(value, prefix + about["prefix"], holder, same)
-            continue
-        family = about.get("family", "")
-        yield Option(
-            prefix + field.name,
-            holder,
-            value,
-            field,
-            same,
-            family and prefix + family,
-            about.get("key", field.name),
-        )
+        if "component" in about:
+            yield from about["component"].options(
+                value, prefix, holder, same, every
+            )
+        elif dataclasses.is_dataclass(value):
+            inner = prefix + about["prefix"]
+            yield from options(value, inner, holder, same, every)
+        else:
+            family = about["family"] and prefix + about["family"]
+            name = prefix + field.name
+            yield Option(name, holder, value, field, same, family, field.name)
 
 
-def values(config: Any) -> dict[str, Any]:
-    """Returns the values of all options of a command, by name."""
-    return {option.name: option.value for option in options(config)}
+def values(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns the values of all options of a command or a group, by name."""
+    return {option.name: option.value for option in options(config, prefix)}
 
 
 def replace(config: T, **values: Any) -> T:
-    """Returns `config` with the named options of any group replaced."""
-    known = [option.name for option in options(config)]
-    for name in values:
-        if name not in known:
-            raise unknown("option", name, known)
-    return _replaced(config, values, "")
+    """Returns `config` with the named options of any group replaced.
+
+    An option of a component is a value or its text, and so is the name of a
+    component, whose options get their defaults; KIND_options={name: value} sets
+    options of the component that have no name here.
+
+    Raises:
+      UserError: for an unknown option, or one that the component does not have.
+    """
+    unused = dict(values)
+    replaced = _replaced(config, unused, "")
+    if unused:
+        known = [option.name for option in options(replaced)]
+        raise unknown("option", next(iter(unused)), known)
+    return replaced
 
 
-def _replaced(group: Any, values: Mapping[str, Any], prefix: str) -> Any:
+def _replaced(group: Any, unused: dict[str, Any], prefix: str) -> Any:
+    """Returns a group with replaced options, which `unused` loses."""
     changed = {}
     for field in dataclasses.fields(group):
-        value = getattr(group, field.name)
-        if dataclasses.is_dataclass(value):
-            inner = prefix + field.metadata["prefix"]
-            changed[field.name] = _replaced(value, values, inner)
+        value, about = getattr(group, field.name), field.metadata
+        if "component" in about:
+            value = about["component"].replaced(value, unused, prefix)
+        elif dataclasses.is_dataclass(value):
+            value = _replaced(value, unused, prefix + about["prefix"])
         else:
-            changed[field.name] = values.get(prefix + field.name, value)
+            value = unused.pop(prefix + field.name, value)
+        changed[field.name] = value
     return dataclasses.replace(group, **changed)
 
 
@@ -169,6 +188,8 @@ def written(value: Any) -> str:
     """Returns a value as it is written on the command line."""
     if value is None:
         return AUTO
+    if isinstance(value, tuple):
+        return ",".join(map(written, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -184,27 +205,31 @@ def common(config: Any) -> dict[str, str]:
 def differences(before: Any, after: Any) -> list[str]:
     """Returns how two configs of a command differ, as `name=old -> new`.
 
-    Options that were not set before are left out.
+    Options that were not set before, or that only one of them has, are left
+    out.
     """
+    now = values(after)
     return [
-        f"{name}={old} -> {written(new) or '(none)'}"
-        for (name, old), new in zip(
-            values(before).items(), values(after).values(), strict=True
-        )
-        if old is not None and old != new
+        f"{name}={written(old)} -> {written(now[name]) or '(none)'}"
+        for name, old in values(before).items()
+        if old is not None and name in now and old != now[name]
     ]
 
 
 def validate_fields(config: Any) -> None:
     """Raises `UserError` for the first option whose value is not allowed."""
     for option in options(config):
-        value = option.value
-        if allowed := problem(option.field, value):
-            # A number as it was typed.
-            shown = f"{value:.12g}" if isinstance(value, float) else value
-            given = arg(option.name, None if value == "" else shown)
-            allowed += f", or {AUTO}" * is_optional(option.field)
-            raise UserError(f"{given}: must be {allowed}")
+        validate(option.name, option.field, option.value)
+
+
+def validate(name: str, field: dataclasses.Field, value: Any) -> None:
+    """Raises `UserError` for a value that an option does not allow."""
+    if allowed := problem(field, value):
+        # A number as it was typed.
+        shown = f"{value:.12g}" if isinstance(value, float) else value
+        given = arg(name, None if value == "" else shown)
+        allowed += f", or {AUTO}" * is_optional(field)
+        raise UserError(f"{given}: must be {allowed}")
 
 
 def is_optional(field: dataclasses.Field) -> bool:
@@ -239,11 +264,26 @@ def read(name: str, field: dataclasses.Field, text: str) -> Any:
         return None
     reader, allowed = _READERS[value_type(field)]
     try:
-        value = reader(text)
+        return reader(text)
     except (KeyError, ValueError) as error:
         allowed += f", or {AUTO}" * auto
         raise UserError(f"{arg(name, text)}: must be {allowed}") from error
-    return None if auto and value == field.metadata["auto"] else value
+
+
+def read_value(name: str, field: dataclasses.Field, value: Any) -> Any:
+    """Returns the value of a component's option, given as itself or as text.
+
+    Raises:
+      UserError: if it is not allowed.
+    """
+    reader = field.metadata["read"]
+    if isinstance(value, str) and reader:
+        validate(name, field, value)
+        return reader(value)
+    if isinstance(value, str) and value_type(field) is not str:
+        value = read(name, field, value)
+    validate(name, field, value)
+    return value
 
 
 def read_like(name: str, default: Any, text: str) -> Any:

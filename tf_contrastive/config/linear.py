@@ -4,13 +4,17 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.components import choice
 from tf_contrastive.config.fields import (
     group,
     option,
-    options,
+    values,
 )
-from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
+from tf_contrastive.config.optimizer import (
+    SGD,
+    OptimizerDeclaration,
+    optimizer_option,
+    resolve_learning_rate,
+)
 from tf_contrastive.config.schedule import StageSchedule, resolve_warmup
 from tf_contrastive.config.views import augmentation_name
 
@@ -50,22 +54,6 @@ class Probe:
     )
 
 
-_Choice: Any = choice(
-    "optimizer",
-    OPTIMIZERS,
-    "sgd",
-    "optimizer",
-    flags=("weight_decay",),
-    prefixed=("epsilon",),
-    defaults=LINEAR_OPTIMIZER_OPTIONS,
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearOptimizer(_Choice):
-    """The optimizer of a linear classifier."""
-
-
 def linear_batch_size(default: int) -> Any:
     """The option of the images that the classifier learns from per step."""
     return option(default, "images per step, at most all", minimum=1)
@@ -80,7 +68,6 @@ class LinearSchedule(StageSchedule):
     warmup_epochs: float | None = option(
         0.0,
         "epochs of linear warm-up; auto: 10, at most a tenth of all epochs",
-        auto=-1,
     )
 
 
@@ -109,28 +96,32 @@ class LinearStage:
     l2_normalize_features: bool = option(
         False, "l2-normalize the encoder's output before the classifier"
     )
-    optimizer: LinearOptimizer = group(LinearOptimizer())
+    optimizer: OptimizerDeclaration = optimizer_option(
+        SGD(**LINEAR_OPTIMIZER_OPTIONS["sgd"]),
+        flags=("weight_decay",),
+        defaults=LINEAR_OPTIMIZER_OPTIONS,
+    )
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of `evaluation.linear_probe`."""
-        schedule, optimizer = self.schedule, self.optimizer.optimizer
+        schedule, optimizer = self.schedule, self.optimizer
         # Only what is unusual, so that earlier results stay comparable.
         unusual: dict[str, Any] = {}
         if self.l2_normalize_features:
             unusual["normalize_features"] = True
-        if self.optimizer.member().scales_by_weights:
+        if optimizer.scales_by_weights:
             unusual["starts_at_zero"] = False
         return unusual | {
             "epochs": schedule.epochs,
             "batch_size": schedule.batch_size,
             "label_smoothing": self.label_smoothing,
-            "optimizer": optimizer,
-            "optimizer_options": self.optimizer.options("linear_"),
+            "optimizer": optimizer.label,
+            "optimizer_options": optimizer.arguments(),
             "learning_rate": resolve_learning_rate(
                 schedule.learning_rate, optimizer, "linear"
             ),
-            "schedule": schedule.schedule,
-            "schedule_options": schedule.options("linear_"),
+            "schedule": schedule.decay.label,
+            "schedule_options": schedule.decay.arguments(),
             "warmup_epochs": resolve_warmup(
                 schedule.warmup_epochs, schedule.epochs
             ),
@@ -139,14 +130,13 @@ class LinearStage:
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
         if self.schedule.epochs:
-            self.optimizer.options("linear_")
             self.schedule.check("linear_")
             return
-        given, defaults = options(self, "linear_"), options(type(self)())
-        for own, other in zip(given, defaults, strict=True):
-            if own.value != other.value:
+        defaults = values(type(self)(), "linear_")
+        for name, value in values(self, "linear_").items():
+            if value != defaults.get(name, value):
                 raise UserError(
-                    f"{arg(own.name, own.value)} has no effect:"
+                    f"{arg(name, value)} has no effect:"
                     f" {arg('linear_epochs', '0')} disables the linear stage;"
                     f" set {arg('linear_epochs', 90)}"
                 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
-from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.components import Component, by_name, chosen
 from tf_contrastive.config.fields import option
 
 REDUCTIONS = ("mean", "sum")
@@ -78,7 +78,6 @@ def _block_size() -> Any:
         "anchors compared at a time; auto: chosen by the batch size",
         minimum=1,
         identity=False,
-        auto=0,
     )
 
 
@@ -538,35 +537,37 @@ def declaration(name: str) -> type[LossDeclaration]:
 # ---- Options of a run --------------------------------------------------------
 
 
-_Choice: Any = choice(
-    "loss",
-    LOSSES,
-    NTXent.name,
-    "contrastive loss; module:name: a function or a class of your own",
-    own=own_loss,
-    flags=(
-        "temperature",
-        "negatives",
-        "epsilon",
-        "margin",
-        "weight",
-        "label_smoothing",
-    ),
-    prefixed=(
-        "weight",
-        "normalization",
-        "scale",
-        "normalize",
-        "unlabelled",
-        "reduction",
-        "block_size",
-    ),
-)
+def loss_option() -> Any:
+    """The option of the loss."""
+    return chosen(
+        NTXent(),
+        LOSSES,
+        "contrastive loss; module:name: a function or a class of your own",
+        kind="loss",
+        own=own_loss,
+        flags=(
+            "temperature",
+            "negatives",
+            "epsilon",
+            "margin",
+            "weight",
+            "label_smoothing",
+        ),
+        prefixed=(
+            "weight",
+            "normalization",
+            "scale",
+            "normalize",
+            "unlabelled",
+            "reduction",
+            "block_size",
+        ),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class Loss(_Choice):
-    """The loss, and how a batch meets it."""
+class BatchOptions:
+    """How a batch meets the loss."""
 
     key_momentum: float = option(
         0.999,
@@ -584,19 +585,21 @@ class Loss(_Choice):
     )
 
 
-def resolve_products(loss: Loss, rounded_by_device: bool) -> str | None:
-    """Returns `similarity_products` with `auto` resolved; None: no option."""
-    chosen = getattr(loss.chosen(), "similarity_products", None)
-    if chosen == "auto":
-        return "split" if rounded_by_device else "plain"
-    return chosen
+def resolve_loss(
+    loss: LossDeclaration, *, rounded_products: bool, admits_unlabelled: bool
+) -> LossDeclaration:
+    """Returns the loss with `auto` resolved.
 
-
-def follow_unlabelled(loss: Loss) -> dict[str, Any]:
-    """Returns the option `unlabelled`, where it is auto, for such data."""
-    if loss.loss_unlabelled or "unlabelled" not in loss.member().defaults():
-        return {}
-    return {"loss_unlabelled": "own_views"}
+    `rounded_products`: whether the device rounds the factors of float32
+    products; `admits_unlabelled`: whether images may lack a label.
+    """
+    loss = loss.with_defaults(
+        **{"unlabelled": "own_views"} if admits_unlabelled else {}
+    )
+    if getattr(loss, "similarity_products", "") == "auto":
+        products = "split" if rounded_products else "plain"
+        loss = loss.with_options(similarity_products=products)
+    return loss
 
 
 def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
@@ -612,12 +615,12 @@ def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
         )
 
 
-def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
+def check_labels(loss: LossDeclaration, dataset: str, has_labels: bool) -> None:
     """Raises `UserError` if a supervised loss has no labels."""
-    if declaration(loss).needs_labels and not has_labels:
+    if loss.needs_labels and not has_labels:
         others = [n for n, other in LOSSES.items() if not other.needs_labels]
         raise UserError(
-            f"{arg('loss', loss)} needs labels, and {dataset} has none: use a"
-            " dataset of two or more classes, or a loss without labels"
+            f"{arg('loss', loss.label)} needs labels, and {dataset} has none:"
+            " use a dataset of two or more classes, or a loss without labels"
             f" ({', '.join(others)})"
         )

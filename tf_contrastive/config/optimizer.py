@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.components import Component, by_name, chosen
 from tf_contrastive.config.fields import option
 
 MOMENTUM_STYLES = ("classic", "pytorch")
@@ -137,23 +138,26 @@ OPTIMIZERS: dict[str, type[OptimizerDeclaration]] = by_name(
     [LARS, SGD, RMSProp, Adam, AdamW]
 )
 
-_Choice: Any = choice(
-    "optimizer",
-    OPTIMIZERS,
-    LARS.name,
-    "optimizer",
-    flags=("weight_decay", "momentum"),
-    prefixed=("epsilon",),
-)
 
-
-@dataclasses.dataclass(frozen=True)
-class Optimizer(_Choice):
-    """The optimizer."""
+def optimizer_option(
+    default: OptimizerDeclaration,
+    flags: tuple[str, ...],
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Any:
+    """The option of the optimizer; see `components.chosen`."""
+    return chosen(
+        default,
+        OPTIMIZERS,
+        "optimizer",
+        kind="optimizer",
+        flags=flags,
+        prefixed=("epsilon",),
+        defaults=defaults,
+    )
 
 
 def resolve_learning_rate(
-    learning_rate: float | None, optimizer: str, scaling: str
+    learning_rate: float | None, optimizer: OptimizerDeclaration, scaling: str
 ) -> float:
     """Returns the base learning rate: `learning_rate`, or the optimizer's.
 
@@ -162,4 +166,4 @@ def resolve_learning_rate(
     """
     if learning_rate is not None:
         return learning_rate
-    return OPTIMIZERS[optimizer].learning_rate / (4 if scaling == "sqrt" else 1)
+    return optimizer.learning_rate / (4 if scaling == "sqrt" else 1)

@@ -78,7 +78,13 @@ def declare(
         (
             option,
             (str if default is None else type(default)) | None,
-            fields.option(default, "", minimum=-math.inf, maximum=math.inf),
+            fields.option(
+                default,
+                "",
+                minimum=-math.inf,
+                maximum=math.inf,
+                read=functools.partial(fields.read_like, option, default),
+            ),
         )
         for option, default in options.items()
     ]

@@ -1,7 +1,6 @@
 """The options of a run, how they go together, and `auto`."""
 
 import dataclasses
-from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import (
@@ -12,8 +11,11 @@ from tf_contrastive.config.data import (
     check_sampler,
 )
 from tf_contrastive.config.encoder import (
-    Encoder,
+    EncoderDeclaration,
+    EncoderSetup,
+    encoder_option,
     resolve_encoder,
+    resolve_setup,
 )
 from tf_contrastive.config.fields import (
     Command,
@@ -23,14 +25,20 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSSES,
-    Loss,
+    BatchOptions,
+    LossDeclaration,
     check_chunks,
     check_labels,
-    follow_unlabelled,
-    resolve_products,
+    loss_option,
+    resolve_loss,
 )
-from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
-from tf_contrastive.config.projection import Projection
+from tf_contrastive.config.optimizer import (
+    LARS,
+    OptimizerDeclaration,
+    optimizer_option,
+    resolve_learning_rate,
+)
+from tf_contrastive.config.projection import HeadDeclaration, projection_option
 from tf_contrastive.config.runtime import (
     Machine,
     Runtime,
@@ -55,20 +63,22 @@ class Pretrain(Command):
     data: Data = group(Data())
     reading: Reading = group(Reading())
     views: Views = group(Views())
-    encoder: Encoder = group(Encoder())
-    projection: Projection = group(Projection())
-    loss: Loss = group(Loss())
+    encoder: EncoderDeclaration = encoder_option()
+    setup: EncoderSetup = group(EncoderSetup())
+    projection: HeadDeclaration = projection_option()
+    loss: LossDeclaration = loss_option()
+    batch: BatchOptions = group(BatchOptions())
     probe: Probe = group(Probe())
-    optimizer: Optimizer = group(Optimizer())
+    optimizer: OptimizerDeclaration = optimizer_option(
+        LARS(), flags=("weight_decay", "momentum")
+    )
     schedule: Schedule = group(Schedule())
     linear: LinearStage = group(LinearStage(), "linear_", identity=False)
     runtime: Runtime = group(Runtime())
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
-        self.encoder.options()
-        self.encoder.check_weights()
-        self.optimizer.options()
+        self.setup.check(self.encoder)
         self.schedule.check()
         self._check_machine()
         self._check_loss()
@@ -92,35 +102,34 @@ class Pretrain(Command):
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
         batch_size = self.schedule.batch_size
-        chosen = loss.chosen()
-        if not chosen.needs_labels and views < 2:
+        if not loss.needs_labels and views < 2:
             raise UserError(
-                f"{arg('views', views)} leaves {loss.loss} without positives:"
+                f"{arg('views', views)} leaves {loss.label} without positives:"
                 f" set {arg('views', '2')} or more"
             )
-        if chosen.compares_two_views and views != 2:
+        if loss.compares_two_views and views != 2:
             raise UserError(
-                f"{arg('views', views)}: {loss.loss}"
+                f"{arg('views', views)}: {loss.label}"
                 + f" with {arg('negatives', 'other_view')}"
-                * (not chosen.takes_keys)
+                * (not loss.takes_keys)
                 + f" compares two views: set {arg('views', '2')}"
             )
-        if chosen.takes_keys and loss.queue_size < batch_size:
+        if loss.takes_keys and self.batch.queue_size < batch_size:
             raise UserError(
-                f"{arg('queue_size', loss.queue_size)} holds less than one"
-                f" batch of {batch_size}: set at least"
+                f"{arg('queue_size', self.batch.queue_size)} holds less than"
+                f" one batch of {batch_size}: set at least"
                 f" {arg('queue_size', batch_size)}"
             )
-        if chosen.takes_keys and self.runtime.nan_policy != "stop":
+        if loss.takes_keys and self.runtime.nan_policy != "stop":
             raise UserError(
                 f"{arg('nan_policy', self.runtime.nan_policy)}: non-finite keys"
-                f" would stay in the queue of {arg('loss', loss.loss)}: set"
+                f" would stay in the queue of {arg('loss', loss.label)}: set"
                 f" {arg('nan_policy', 'stop')}"
             )
-        if chosen.takes_keys and not self.encoder.chosen().can_be_copied:
+        if loss.takes_keys and not self.encoder.can_be_copied:
             raise UserError(
-                f"{arg('encoder', self.encoder.encoder)}: has layers that"
-                f" cannot be copied, as {arg('loss', loss.loss)} does: use"
+                f"{arg('encoder', self.encoder.label)}: has layers that"
+                f" cannot be copied, as {arg('loss', loss.label)} does: use"
                 " another encoder"
             )
         self._check_joint()
@@ -138,10 +147,10 @@ class Pretrain(Command):
         if not probe.cross_entropy_weight:
             return
         given = arg("cross_entropy_weight", f"{probe.cross_entropy_weight:g}")
-        if self.loss.chosen().takes_logits:
+        if self.loss.takes_logits:
             raise UserError(
                 f"{given} adds cross entropy to another loss than"
-                f" {arg('loss', self.loss.loss)}: leave it out"
+                f" {arg('loss', self.loss.label)}: leave it out"
             )
         if not probe.probe:
             raise UserError(
@@ -159,15 +168,15 @@ class Pretrain(Command):
         if not self.reading.admits_unlabelled:
             return
         given = arg("unlabelled", self.reading.unlabelled)
-        member = self.loss.member()
-        if member.needs_labels and "unlabelled" not in member.defaults():
+        loss = self.loss
+        if loss.needs_labels and "unlabelled" not in loss.declared():
             takers = [
                 n
                 for n, other in LOSSES.items()
                 if "unlabelled" in other.defaults() or not other.needs_labels
             ]
             raise UserError(
-                f"{given}: {arg('loss', self.loss.loss)} needs a label of each"
+                f"{given}: {arg('loss', self.loss.label)} needs a label of each"
                 f" image: use {', '.join(takers)}"
             )
         for name, value, off in (
@@ -187,11 +196,11 @@ class Pretrain(Command):
             return
         name = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
         given = arg(name, f"{getattr(views, name):g}")
-        if not self.loss.chosen().takes_logits:
+        if not self.loss.takes_logits:
             takers = [n for n, other in LOSSES.items() if other.takes_logits]
             raise UserError(
                 f"{given} makes labels of several classes, which"
-                f" {arg('loss', self.loss.loss)} does not take: set"
+                f" {arg('loss', self.loss.label)} does not take: set"
                 f" {arg('loss', ' or '.join(takers))}, or {arg(name, 0)}"
             )
         if self.data.sampler != "shuffle":
@@ -205,7 +214,7 @@ class Pretrain(Command):
         """Raises `UserError` if so many replicas cannot share a batch."""
         batch_size = self.schedule.batch_size
         check_divisible(batch_size, replicas)
-        check_chunks(self.loss.grad_cache_chunks, batch_size, replicas)
+        check_chunks(self.batch.grad_cache_chunks, batch_size, replicas)
         if self.views.mixed:
             check_pairs(batch_size, replicas)
 
@@ -220,7 +229,7 @@ class Pretrain(Command):
                 f" and {dataset} has none: leave it out"
             )
         if not multi_label:
-            check_labels(self.loss.loss, dataset, has_labels)
+            check_labels(self.loss, dataset, has_labels)
             check_sampler(self.data.sampler, dataset, has_labels)
             return
         for name, value, off in (
@@ -270,9 +279,10 @@ def resolve(
             " channels of feature `extra`: set"
             f" {arg('extra_channels', extra_channels)} or less"
         )
-    schedule, optimizer = run.schedule, run.optimizer.optimizer
+    schedule = run.schedule
     precision = resolve_precision(run.runtime.precision, machine)
     encoder = resolve_encoder(run.encoder, size)
+    setup = resolve_setup(run.setup, encoder)
     views = resolve_views(run.views, dataset, size)
     if views.augment_on == "auto":
         on_device = machine.on_tpu or machine.gpu_capability
@@ -282,17 +292,10 @@ def resolve(
         views,
         extra_channels=extra,
         # Otherwise it standardizes the pixels first, in float32.
-        rounds_input=encoder.standardize == "none"
-        and encoder.chosen().rounds_its_input
+        rounds_input=setup.standardize == "none"
+        and encoder.rounds_its_input
         and precision == "mixed_bfloat16",
     )
-    products: dict[str, Any] = {
-        "similarity_products": resolve_products(
-            run.loss, machine.rounded_products
-        )
-    }
-    if run.reading.admits_unlabelled:
-        products |= follow_unlabelled(run.loss)
     xla = run.runtime.xla
     if xla == "auto":
         xla = "on" if machine.gpu_capability else "off"
@@ -301,8 +304,13 @@ def resolve(
         data=dataclasses.replace(run.data, extra_channels=extra),
         views=dataclasses.replace(views, wire_dtype=wire_dtype),
         encoder=encoder,
-        projection=run.projection.filled(),
-        loss=dataclasses.replace(run.loss, **products),
+        setup=setup,
+        projection=run.projection.with_defaults(),
+        loss=resolve_loss(
+            run.loss,
+            rounded_products=machine.rounded_products,
+            admits_unlabelled=run.reading.admits_unlabelled,
+        ),
         # The probe takes one class per image.
         probe=dataclasses.replace(
             run.probe, probe=run.probe.probe and not multi_label
@@ -311,7 +319,7 @@ def resolve(
             schedule,
             learning_rate=resolve_learning_rate(
                 schedule.learning_rate,
-                optimizer,
+                run.optimizer,
                 schedule.learning_rate_scaling,
             ),
             warmup_epochs=resolve_warmup(

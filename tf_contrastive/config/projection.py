@@ -5,7 +5,7 @@ import functools
 from typing import Any, ClassVar
 
 from tf_contrastive.config import own
-from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.components import Component, by_name, chosen
 from tf_contrastive.config.fields import option
 
 
@@ -63,7 +63,6 @@ class MLP(Linear):
     hidden: int | None = option(
         None,
         "units of the hidden layers; auto: the dimension of the features",
-        auto=0,
     )
 
     def sizes(self, features: int) -> list[int]:
@@ -81,30 +80,17 @@ def own_head(name: str) -> type[HeadDeclaration]:
 
 HEADS: dict[str, type[HeadDeclaration]] = by_name([Identity, Linear, MLP])
 
-_Choice: Any = choice(
-    "projection",
-    HEADS,
-    MLP.name,
-    "projection head; module:name: a Keras layer of your own, or a function"
-    " that returns one",
-    own=own_head,
-    flags=("output", "layers"),
-    prefixed=MLP.defaults(),
-)
 
-
-@dataclasses.dataclass(frozen=True)
-class Projection(_Choice):
-    """The projection head, whose output is the loss's input.
-
-    A head ignores the options of others.
-    """
-
-    l2_normalize_features: bool = option(
-        False,
-        "l2-normalize the encoder's output before the projection head and the"
-        " linear probe (SupCon's code on ImageNet)",
+def projection_option() -> Any:
+    """The option of the projection head, which ignores others' options."""
+    return chosen(
+        MLP(),
+        HEADS,
+        "projection head; module:name: a Keras layer of your own, or a function"
+        " that returns one",
+        kind="projection",
+        own=own_head,
+        flags=("output", "layers"),
+        prefixed=MLP.defaults(),
+        ignores_others=True,
     )
-
-    def _refuses(self, field: str, value: Any) -> bool:
-        return False

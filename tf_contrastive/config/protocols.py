@@ -285,7 +285,7 @@ class Linear(LinearStage, ProtocolDeclaration):
             preset.pop("linear_learning_rates", None)
         if given.get("linear_learning_rates"):
             preset.pop("linear_learning_rate", None)
-        own = preset.get("linear_optimizer", cls.optimizer.optimizer)
+        own = preset.get("linear_optimizer", cls.optimizer.label)
         if given.get("linear_optimizer", own) != own:
             # The recipe's values are for its own optimizer.
             for name in ("nesterov", "weight_decay", "learning_rate"):

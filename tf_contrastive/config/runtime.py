@@ -105,13 +105,11 @@ class Runtime(Devices):
         "training steps per host call; auto: as many as take 5 s, at most up"
         " to the next log step, checkpoint or end of an epoch",
         minimum=1,
-        auto=0,
     )
     checkpoint_every_steps: int | None = _setting(
         None,
         "steps between checkpoints; auto: at the end of every epoch",
         minimum=1,
-        auto=0,
     )
     keep_checkpoint_every_hours: float = _setting(
         0.0,
@@ -125,7 +123,6 @@ class Runtime(Devices):
         f" every epoch; auto: {_LOG_EVERY_STEPS}, or less where a run would"
         f" have fewer than {_LOG_POINTS} points",
         minimum=1,
-        auto=0,
     )
     histograms_every_epochs: int = _setting(
         5,

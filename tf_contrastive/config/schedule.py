@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.components import Component, by_name, chosen
 from tf_contrastive.config.fields import numbers, option, read_numbers
 from tf_contrastive.config.optimizer import OPTIMIZERS
 
@@ -70,18 +70,17 @@ SCHEDULES: dict[str, type[Component]] = by_name(
     [Cosine, Linear, Exponential, Piecewise, Constant]
 )
 
-_Choice: Any = choice(
-    "schedule",
-    SCHEDULES,
-    Cosine.name,
-    "learning rate schedule after the warm-up",
-)
-
 
 @dataclasses.dataclass(frozen=True)
-class StageSchedule(_Choice):
+class StageSchedule:
     """Training length, batch size and learning rate of any stage."""
 
+    decay: Component = chosen(
+        Cosine(),
+        SCHEDULES,
+        "learning rate schedule after the warm-up",
+        kind="schedule",
+    )
     epochs: int = option(100, "epochs to train", minimum=1)
     batch_size: int = option(
         256, "images per step, over all replicas (global batch size)", minimum=2
@@ -96,7 +95,6 @@ class StageSchedule(_Choice):
     warmup_epochs: float | None = option(
         None,
         "epochs of linear warm-up; auto: 10, at most a tenth of all epochs",
-        auto=-1,
     )
 
     def check(self, prefix: str = "") -> None:
@@ -108,8 +106,8 @@ class StageSchedule(_Choice):
                 f" {arg(prefix + 'epochs', self.epochs)}: set at most"
                 f" {arg(prefix + 'warmup_epochs', self.epochs)}"
             )
-        if boundaries := getattr(self.chosen(prefix), "boundaries", None):
-            check_boundaries(boundaries, warmup, self.epochs, prefix)
+        if isinstance(self.decay, Piecewise):
+            check_boundaries(self.decay.boundaries, warmup, self.epochs, prefix)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,11 @@ from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
-from tf_contrastive.config.schedule import StageSchedule, resolve_warmup
+from tf_contrastive.config.schedule import (
+    Piecewise,
+    StageSchedule,
+    resolve_warmup,
+)
 from tf_contrastive.config.views import resolve_views
 
 SMOKE_STEPS = 2
@@ -71,9 +75,8 @@ def smoke(
       test_examples: in the test split, if there is a linear stage.
     """
     side = run.views.image_size or side
-    encoder = run.encoder.filled()
-    stem = resolve_stem(encoder.stem, side)
-    chunks = min(run.loss.grad_cache_chunks, 2)
+    stem = resolve_stem(getattr(run.encoder, "stem", None), side)
+    chunks = min(run.batch.grad_cache_chunks, 2)
     # Every chunk of every replica has pairs of images.
     unit = 2 * chunks * max(run.runtime.virtual_devices, 1)
     # The validation cut must hold a batch.
@@ -101,17 +104,17 @@ def smoke(
             **_shortened(run.linear.schedule, "linear_"),
         }
     memories = {"online_knn_size": run.probe.online_knn_size}
-    if run.loss.chosen().takes_keys:
-        memories["queue_size"] = run.loss.queue_size
+    if run.loss.takes_keys:
+        memories["queue_size"] = run.batch.queue_size
     changes |= {
         name: max(min(size, 4 * batch), batch)
         for name, size in memories.items()
         if size
     }
     network: dict[str, Any] = {}
-    if not run.encoder.member().is_own:
-        width = min(0.25, encoder.width)
-        network = {**run.encoder.chosen().shrunk(side), "width": width}
+    if not run.encoder.is_own:
+        width = min(0.25, getattr(run.encoder, "width", 1.0))
+        network = {**run.encoder.shrunk(side), "width": width}
     views = resolve_views(run.views, run.data.dataset, side)
     return replace(
         dataclasses.replace(run, views=views),
@@ -145,7 +148,8 @@ def _shortened(schedule: StageSchedule, prefix: str = "") -> dict[str, Any]:
     warmup = resolve_warmup(schedule.warmup_epochs, schedule.epochs)
     start = 1 / SMOKE_STEPS if warmup else 0.0
     short: dict[str, Any] = {"epochs": 1, "warmup_epochs": start}
-    if boundaries := getattr(schedule.chosen(), "boundaries", None):
+    if isinstance(schedule.decay, Piecewise):
+        boundaries = schedule.decay.boundaries
         places = [(b - warmup) / (schedule.epochs - warmup) for b in boundaries]
         short["boundaries"] = ",".join(
             f"{start + (1 - start) * place:.6f}" for place in places

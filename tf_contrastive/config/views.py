@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
-from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.components import Component, by_name, chosen
 from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import module_of, one_of, option
@@ -42,8 +42,8 @@ class PolicyDeclaration(Component):
 
     Attributes:
       augments: whether the views of an image differ.
-      listable: the operations that are listed in the policy's name, behind its
-        prefix, if any are.
+      listable: the operations that may be listed, as `names`, in the policy's
+        name behind its prefix, if any may.
     """
 
     augments: ClassVar[bool] = True
@@ -190,7 +190,18 @@ class StackedRandAugment(SimAugment, RandAugment):
         return on_device and self.stacked_randaugment_order == "paper"
 
 
-class SimCLRPlus(SimCLR):
+@dataclasses.dataclass(kw_only=True, eq=False)
+class _Listing(PolicyDeclaration):
+    names: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name with the operations."""
+        return self.name + "+".join(self.names)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SimCLRPlus(_Listing, SimCLR):
     """SimCLR's policy with further operations."""
 
     name = "simclr+"
@@ -198,7 +209,7 @@ class SimCLRPlus(SimCLR):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class Ablation(_Jittered, Crop):
+class Ablation(_Listing, _Jittered, Crop):
     """Operations on cropped views."""
 
     name = "ablation:"
@@ -289,7 +300,7 @@ POLICIES: dict[str, type[PolicyDeclaration]] = by_name(
     ]
 )
 # By prefix; operations follow it.
-LISTING: dict[str, type[PolicyDeclaration]] = by_name([Ablation, SimCLRPlus])
+LISTING: dict[str, Any] = by_name([Ablation, SimCLRPlus])
 
 
 def split_name(augmentation: str) -> tuple[str, tuple[str, ...]]:
@@ -327,13 +338,6 @@ def is_own(augmentation: str) -> bool:
     """Whether a name is that of views of your own, `module:name`."""
     name, _ = split_name(augmentation)
     return name not in LISTING and bool(module_of(name))
-
-
-def declared(augmentation: str) -> type[PolicyDeclaration]:
-    """Returns the declaration of a policy, by a name that was checked."""
-    if is_own(augmentation):
-        return own_views(augmentation)
-    return (POLICIES | LISTING)[split_name(augmentation)[0]]
 
 
 # ---- Preprocessings of evaluation --------------------------------------------
@@ -393,31 +397,34 @@ DEFAULT_PREPROCESSING = "center_crop"
 # ---- Options of a run --------------------------------------------------------
 
 
-_Choice: Any = choice(
-    "augmentation",
-    POLICIES | LISTING,
-    SimCLR.name,
-    "",
-    flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
-    own=own_views,
-)
+def declare(augmentation: str) -> PolicyDeclaration:
+    """Returns a policy with its defaults, by a name that was checked."""
+    if is_own(augmentation):
+        return own_views(augmentation)()
+    prefix, names = split_name(augmentation)
+    return LISTING[prefix](names=names) if names else POLICIES[prefix]()
 
 
 @dataclasses.dataclass(frozen=True)
-class Views(_Choice):
+class Views:
     """Augmentation of images into views.
 
     A policy ignores the options of others.
     """
 
-    augmentation: str = option(
-        SimCLR.name,
+    policy: PolicyDeclaration = chosen(
+        SimCLR(),
+        POLICIES | LISTING,
         f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
         f" operations on cropped views out of {', '.join(Ablation.listable)};"
         " or simclr+OP[+OP]: simclr, then some of"
         f" {', '.join(SimCLRPlus.listable)}; or module:name, a function or a"
         " Keras layer of your own",
+        kind="augmentation",
         check=augmentation_name,
+        flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
+        declare=declare,
+        ignores_others=True,
     )
     augment_on: str = option(
         "auto",
@@ -439,7 +446,6 @@ class Views(_Choice):
         None,
         "side of a view in pixels; auto: the dataset's, or 224 if it varies",
         minimum=1,
-        auto=0,
     )
     mixup_alpha: float = option(
         0.0,
@@ -464,13 +470,6 @@ class Views(_Choice):
         """Whether views are mixed with those of other images."""
         return bool(self.mixup_alpha or self.cutmix_alpha)
 
-    def member(self) -> type[PolicyDeclaration]:
-        """Returns the declaration of the chosen policy."""
-        return declared(self.augmentation)
-
-    def _refuses(self, field: str, value: Any) -> bool:
-        return False
-
 
 def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     """Returns the options with the defaults that depend on the data."""
@@ -479,8 +478,11 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
         defaults |= SMALL_DEFAULTS
     if not facts(image_dataset(dataset)).flip:
         defaults["flip"] = False
-    views = views.filled(**defaults)
-    return dataclasses.replace(views, image_size=image_size)
+    return dataclasses.replace(
+        views,
+        policy=views.policy.with_defaults(**defaults),
+        image_size=image_size,
+    )
 
 
 def resolve_wire_dtype(
@@ -506,7 +508,7 @@ def resolve_wire_dtype(
     if given != "auto":
         return given
     on_device = views.augment_on == "device"
-    if views.chosen().sends_levels(on_device) and not extra_channels:
+    if views.policy.sends_levels(on_device) and not extra_channels:
         return "uint8"
     if rounds_input and not (on_device or views.mixed):
         return "bfloat16"

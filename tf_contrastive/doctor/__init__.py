@@ -66,7 +66,7 @@ def inspect(run: Pretrain) -> Report:
     counts = related = None
     if info.multi_label:
         counts, related = positives.count_label_sets(source)
-    elif classes and run.loss.chosen().needs_labels:
+    elif classes and run.loss.needs_labels:
         counts = classes.sizes[classes.sizes > 0]
         if info.unlabelled:  # Each is a class of its own.
             alone = classes.examples - counts.sum()

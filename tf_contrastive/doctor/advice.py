@@ -1,6 +1,7 @@
 """Combinations that are known to go wrong, and what to do about each."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -51,7 +52,7 @@ class Facts:
     @property
     def temperature(self) -> float | None:
         """The loss's temperature, if it has one."""
-        return getattr(self.run.loss.chosen(), "temperature", None)
+        return getattr(self.run.loss, "temperature", None)
 
     @property
     def hours(self) -> Spread | None:
@@ -83,14 +84,14 @@ _LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
 def _views(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of views and encoder."""
     views, encoder = facts.run.views, facts.run.encoder
-    if other := encoder.chosen().of_other_patches(views.side):
+    if other := encoder.of_other_patches(views.side):
         yield (
             "patches",
-            f"{errors.arg('encoder', encoder.encoder)} makes too few or too"
+            f"{errors.arg('encoder', encoder.label)} makes too few or too"
             f" many patches of {views.side} pixels: use"
             f" {errors.arg('encoder', other)}",
         )
-    stem, side = facts.run.encoder.stem, views.side
+    stem, side = getattr(encoder, "stem", None), views.side
     if stem == "imagenet" and side <= _SMALL_SIDE:
         yield (
             "stem",
@@ -105,7 +106,7 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
             f" memory and time of {errors.arg('stem', 'imagenet')}: use"
             f" {errors.arg('stem', 'imagenet')}",
         )
-    own = views.options()
+    own = views.policy.arguments()
     strong = own.get("color_jitter_strength", 0) >= 1
     weaker = [errors.arg("color_jitter_strength", "0.5")] * strong
     weaker += [errors.arg("blur", "False")] * own.get("blur", False)
@@ -117,7 +118,7 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {' and '.join(weaker)}",
         )
     images = dataset.image_dataset(facts.info.name)
-    if views.flip and not dataset.facts(images).flip:
+    if own.get("flip") and not dataset.facts(images).flip:
         yield (
             "flip",
             f"{errors.arg('flip')} mirrors the signs of {images}, which changes"
@@ -146,7 +147,10 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             " processes per core): speeds and hours hold for such times; repeat"
             " `doctor` when it is idle for others",
         )
-    available, chunks = facts.available_memory, facts.run.loss.grad_cache_chunks
+    available, chunks = (
+        facts.available_memory,
+        facts.run.batch.grad_cache_chunks,
+    )
     needed = facts.process_memory or facts.memory.total
     if available and needed > _MAX_MEMORY_FRACTION * available:
         who = "a replica" if facts.process_memory is None else "the run"
@@ -221,7 +225,7 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of classes, positives and negatives."""
     expected, loss = facts.expected, facts.run.loss
     sizes, sampler = facts.class_sizes, facts.run.data.sampler
-    if sizes is not None and loss.chosen().needs_labels:
+    if sizes is not None and loss.needs_labels:
         least, most = sizes[sizes > 0].min(), sizes.max()
         can_balance = sampler == "shuffle" and not facts.info.unlabelled
         if most > _MAX_IMBALANCE * least and can_balance:
@@ -277,10 +281,11 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('batch_size')} (256 or more), or"
             f" {errors.arg('loss', 'moco')}",
         )
-    if loss.chosen().takes_keys and loss.queue_size >= images:
+    queue_size = facts.run.batch.queue_size
+    if loss.takes_keys and queue_size >= images:
         yield (
             "queue_size",
-            f"{errors.arg('queue_size', loss.queue_size)} holds all {images:,}"
+            f"{errors.arg('queue_size', queue_size)} holds all {images:,}"
             " images, so each anchor is among its own negatives: use at most"
             f" {errors.arg('queue_size', images // 2)}",
         )
@@ -293,10 +298,10 @@ _FINE_TUNING, _FINE_TUNING_WARMUP = 0.1, 1.0
 
 def _fine_tuning(run: Pretrain, peak: float) -> Iterator[tuple[str, str]]:
     """Checks of a run that starts from ImageNet weights."""
-    optimizer, schedule = run.optimizer.chosen(), run.schedule
+    optimizer, schedule = run.optimizer, run.schedule
     rate, warmup = schedule.learning_rate or 0.0, schedule.warmup_epochs or 0.0
     usual = resolve_learning_rate(
-        None, optimizer.name, schedule.learning_rate_scaling
+        None, optimizer, schedule.learning_rate_scaling
     )
     # The peak is in proportion, and below the lowest nothing moves.
     lowest = optimizer.peak_rates[0] * rate / peak if peak else 0.0
@@ -306,7 +311,7 @@ def _fine_tuning(run: Pretrain, peak: float) -> Iterator[tuple[str, str]]:
             "weights_learning_rate",
             f"{errors.arg('learning_rate', f'{rate:g}')} is for random weights"
             f" and loses what those of"
-            f" {errors.arg('init_from', run.encoder.init_from)} have learned:"
+            f" {errors.arg('init_from', run.setup.init_from)} have learned:"
             " use a tenth of the optimizer's usual rate,"
             f" {errors.arg('learning_rate', f'{advised:.2g}')}",
         )
@@ -351,31 +356,33 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{errors.arg('temperature', format(temperature, 'g'))} barely"
             " separates similar from dissimilar pairs: use 0.05 to 0.5",
         )
-    if temperature is not None and run.loss.loss_normalize is False:
+    raw = getattr(run.loss, "normalize", True) is False
+    if temperature is not None and raw:
         yield (
             "loss_normalize",
             f"{errors.arg('loss_normalize', 'False')} compares raw dot"
             " products, which grow without bound until the loss is NaN: use"
             f" {errors.arg('loss_normalize', 'True')}",
         )
-    loss, features = run.loss.chosen(), run.encoder.chosen().features or 0
-    size = run.projection.chosen().sizes(features)[-1]
+    loss, features = run.loss, run.encoder.features or 0
+    size = run.projection.sizes(features)[-1]
     balanced = loss.balanced_weight(size) if size else None
-    if balanced is not None and loss.weight < _MIN_WEIGHT * balanced:
+    weight = getattr(loss, "weight", math.inf)
+    if balanced is not None and weight < _MIN_WEIGHT * balanced:
         yield (
             "loss_weight",
-            f"{errors.arg('loss_weight', format(loss.weight, 'g'))} pulls views"
-            f" together {balanced / max(loss.weight, 1e-12):.1f} times as hard"
+            f"{errors.arg('loss_weight', format(weight, 'g'))} pulls views"
+            f" together {balanced / max(weight, 1e-12):.1f} times as hard"
             " as it pushes images apart, and embeddings collapse: use"
             f" {errors.arg('loss_weight', format(balanced, '.2g'))} or more",
         )
-    optimizer, rate = run.optimizer.chosen(), facts.peak_learning_rate
+    optimizer, rate = run.optimizer, facts.peak_learning_rate
     lowest, highest = optimizer.peak_rates
-    adaptive_peak = run.encoder.chosen().adaptive_peak
+    adaptive_peak = run.encoder.adaptive_peak
     if adaptive_peak and not optimizer.is_adaptive:
         yield (
             "optimizer",
-            f"{run.encoder.encoder} trains badly by {optimizer.name}: use"
+            f"{run.encoder.label} trains badly by {optimizer.name}: use"
             f" {errors.arg('optimizer', 'adamw')},"
             f" {errors.arg('learning_rate', '0.00015')} and"
             f" {errors.arg('weight_decay', '0.1')}",
@@ -399,12 +406,12 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('learning_rate', f'{base:.2g}')}, whose peak is"
             f" {usual:g}",
         )
-    if run.encoder.starts_from_weights:
+    if run.setup.starts_from_weights(run.encoder):
         yield from _fine_tuning(run, rate)
     needs_warmup = adaptive_peak or batch_size >= _LARGE_BATCH
     if needs_warmup and not run.schedule.warmup_epochs:
         cause = (
-            run.encoder.encoder
+            run.encoder.label
             if adaptive_peak
             else errors.arg("batch_size", batch_size)
         )
@@ -413,7 +420,7 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{errors.arg('warmup_epochs', '0')} with {cause} diverges in the"
             f" first steps: use {errors.arg('warmup_epochs', '10')}",
         )
-    chunks = run.loss.grad_cache_chunks
+    chunks = run.batch.grad_cache_chunks
     normalized = batch_size * run.views.views // chunks
     if normalized < _MIN_NORMALIZED:
         yield (
@@ -439,7 +446,7 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('batch_size')}",
         )
     steps = epochs * facts.steps_per_epoch
-    momentum = run.loss.key_momentum
+    momentum = run.batch.key_momentum
     if loss.takes_keys and steps * (1 - momentum) < _MIN_FOLLOWED:
         advised = format(max(1 - _FOLLOWED / steps, 0.0), ".2g")
         yield (

@@ -98,13 +98,15 @@ def predict(
 def similarity_block(run: Pretrain, replicas: int) -> tuple[int, int]:
     """Returns (anchors, candidates) that a replica compares at a time."""
     batch, views = run.schedule.batch_size, run.views.views
-    loss = run.loss.chosen()
+    loss = run.loss
     if loss.takes_logits:
         return 0, 0
     anchors, candidates = batch // replicas * views, batch * views
     if loss.takes_keys:
-        anchors, candidates = anchors // 2, batch + run.loss.queue_size
-    rows = similarity.rows_per_block(candidates, run.loss.loss_block_size)
+        anchors, candidates = anchors // 2, batch + run.batch.queue_size
+    rows = similarity.rows_per_block(
+        candidates, getattr(loss, "block_size", None)
+    )
     return min(int(rows), anchors), candidates
 
 

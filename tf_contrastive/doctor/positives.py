@@ -6,6 +6,7 @@ import numpy as np
 from scipy import stats
 
 from tf_contrastive import datasets
+from tf_contrastive.config.loss import SupCon
 from tf_contrastive.config.pretrain import Pretrain
 
 
@@ -54,13 +55,13 @@ def expect(
       related: see `count_label_sets`, if `counts` are those of label sets.
     """
     batch, views = run.schedule.batch_size, run.views.views
-    loss = run.loss.chosen()
+    loss = run.loss
     if loss.takes_logits:
         return None
     if not loss.needs_labels or counts is None:
         negatives = views * (batch - 1)
         if loss.takes_keys:
-            negatives = run.loss.queue_size
+            negatives = run.batch.queue_size
         elif loss.compares_two_views:
             negatives = batch - 1
         return Expected(views - 1, negatives)
@@ -80,8 +81,8 @@ def expect(
         positives = 1 - without
     elif views > 1:
         without = 0.0
-    if run.loss.positives_cap:
-        positives = min(positives, float(run.loss.positives_cap))
+    if isinstance(loss, SupCon) and loss.positives_cap:
+        positives = min(positives, float(loss.positives_cap))
     return Expected(
         positives=positives,
         negatives=views * (batch - 1 - others),

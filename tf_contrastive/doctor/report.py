@@ -58,16 +58,16 @@ def sections(
         },
         "data": {
             **data,
-            "views": f"{views.views} x {views.augmentation}",
+            "views": f"{views.views} x {views.policy.label}",
             "image_size": views.image_size,
         },
         "model": _model(facts, model),
         "schedule": {
-            "optimizer": run.optimizer.optimizer,
+            "optimizer": run.optimizer.label,
             "peak_learning_rate": facts.peak_learning_rate,
             "learning_rate": schedule.learning_rate,
             "learning_rate_scaling": schedule.learning_rate_scaling,
-            "schedule": schedule.schedule,
+            "schedule": schedule.decay.label,
             "steps_per_epoch": facts.steps_per_epoch,
             "steps": schedule.epochs * facts.steps_per_epoch,
             "warmup_steps": schedules.warmup_steps(
@@ -75,7 +75,7 @@ def sections(
             ),
         },
         "batch": {
-            "loss": run.loss.loss,
+            "loss": run.loss.label,
             "temperature": facts.temperature,
             "batch_size": schedule.batch_size,
             "replica_batch_size": schedule.batch_size // facts.replicas,
@@ -156,8 +156,8 @@ def _devices() -> str:
 
 def _model(facts: advice.Facts, model: models.ContrastiveModel) -> Section:
     encoder = facts.run.encoder
-    section: Section = {"encoder": encoder.encoder}
-    own = encoder.options()
+    section: Section = {"encoder": encoder.label}
+    own = encoder.arguments()
     section |= {name: own[name] for name in ("width", "stem") if name in own}
     for name, part in model.checkpointed().items():
         if not isinstance(part, tf.keras.layers.Layer):

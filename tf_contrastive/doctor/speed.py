@@ -124,7 +124,7 @@ def measure_step(
         batches = noise(images)
         times = _times(lambda: step(batches), seconds)
         return StepTime(_quartiles(times), images, images)
-    size = math.lcm(options.loss.grad_cache_chunks, 2)
+    size = math.lcm(options.batch.grad_cache_chunks, 2)
     if size > images:
         return None
     # A step cannot be interrupted, so one that takes too long is not begun.

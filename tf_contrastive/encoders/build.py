@@ -42,7 +42,7 @@ def _standardize(
 
 
 def build(
-    name: Any = declared.Encoder.encoder,
+    name: Any = "resnet50",
     *,
     image_shape: tuple[int, int, int] = (
         DEFAULT_IMAGE_SIZE,

@@ -16,7 +16,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
-from tf_contrastive.config.views import declared as declared_policy
+from tf_contrastive.config.views import declare as declare_policy
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.results import Measurement
 
@@ -146,10 +146,10 @@ def fit_linear(
     labels: np.ndarray,
     *,
     epochs: int = declared.Linear.schedule.epochs,
-    optimizer: str = declared.Linear.optimizer.optimizer,
+    optimizer: str = declared.Linear.optimizer.label,
     optimizer_options: Mapping[str, Any] | None = None,
     learning_rate: float | None = declared.Linear.schedule.learning_rate,
-    schedule: str = declared.Linear.schedule.schedule,
+    schedule: str = declared.Linear.schedule.decay.label,
     schedule_options: Mapping[str, Any] | None = None,
     warmup_epochs: float | None = declared.Linear.schedule.warmup_epochs,
     **training: Any,
@@ -175,7 +175,9 @@ def fit_linear(
     if optimizer not in LINEAR_OPTIMIZER_OPTIONS:
         known = LINEAR_OPTIMIZER_OPTIONS
         raise errors.unknown("optimizer", optimizer, known)
-    base = resolve_learning_rate(learning_rate, optimizer, "linear")
+    base = resolve_learning_rate(
+        learning_rate, OPTIMIZERS[optimizer](), "linear"
+    )
     options = LINEAR_OPTIMIZER_OPTIONS[optimizer]
     options = options | dict(optimizer_options or {})
 
@@ -349,7 +351,7 @@ def _measure_linear(
     """
 
     def views_of(rows: np.ndarray | None) -> Callable | None:
-        if not declared_policy(augmentation).augments:
+        if not declare_policy(augmentation).augments:
             return None
 
         def embedded(step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

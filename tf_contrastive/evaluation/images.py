@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_contrastive import datasets, views
 from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import resolve_views
 from tf_contrastive.embedding import MakeBatches
@@ -141,12 +142,12 @@ class Images:
         """Builds a policy by name, with the run's options of views."""
         options = self.run.views
         if augmentation is not None:
-            options = dataclasses.replace(options, augmentation=augmentation)
+            options = replace(options, augmentation=augmentation)
         options = resolve_views(options, source.info.name, self.side)
         return views.build(
-            options.augmentation,
+            options.policy.label,
             image_size=self.side,
-            **options.options(),
+            **options.policy.arguments(),
         )
 
 

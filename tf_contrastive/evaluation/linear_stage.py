@@ -91,7 +91,7 @@ def run(
     if report.get("stage") == stage:
         return report
     terminal.info(
-        f"linear     {options.linear.optimizer.optimizer},"
+        f"linear     {options.linear.optimizer.label},"
         f" {options.linear.schedule.epochs} epochs of"
         f" {train.info.num_examples:,} images, augmentation"
         f" {options.linear.augmentation}"

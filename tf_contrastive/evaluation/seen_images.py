@@ -45,7 +45,7 @@ def of_encoder(
       UserError: if the encoder was trained on their labels, which protocols
         compare with its features, and there are others.
     """
-    labelled = run.loss.chosen().needs_labels
+    labelled = run.loss.needs_labels
     seen = datasets.find_seen(trained, test, labelled)
     scored = test.info.has_labels and any(
         PROTOCOLS[name].needs_labels for name in protocols

@@ -107,7 +107,7 @@ def loss_similarity(context: EvaluationContext) -> tuple[float, bool]:
     """
     temperature, normalize = None, True
     if context.subject.run is not None:
-        options = context.subject.run.loss
-        loss = losses.build(options.loss, **options.options())
+        declared = context.subject.run.loss
+        loss = losses.build(declared.label, **declared.arguments())
         temperature, normalize = loss.temperature, loss.normalize
     return temperature or NTXent.temperature, normalize

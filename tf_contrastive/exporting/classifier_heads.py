@@ -48,7 +48,7 @@ class ProbeHead(tf.Module):
         return cls(
             probe.kernel.numpy(),
             probe.bias.numpy(),
-            normalize=run.config.projection.l2_normalize_features,
+            normalize=run.config.setup.l2_normalize_features,
         )
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:

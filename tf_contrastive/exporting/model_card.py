@@ -177,8 +177,8 @@ def _recipe(run: checkpoints.Run | None) -> str:
         ("dataset", f"{data.get('dataset')}, split {data.get('split')}"),
         ("images", f"{data.get('num_examples'):,}"),
         ("classes", classes),
-        ("loss", config.loss.loss),
-        ("encoder", f"{config.encoder.encoder}, at step {run.step:,}"),
+        ("loss", config.loss.label),
+        ("encoder", f"{config.encoder.label}, at step {run.step:,}"),
     ]
     return (
         _table(("", ""), rows)

@@ -222,8 +222,8 @@ def makers(run: Pretrain) -> Iterator[Pretrain]:
     last = run
     for last in checkpoints.lineage(run):
         yield last
-    if last.encoder.init_from:
-        yield from makers_of_export(last.encoder.init_from)
+    if last.setup.init_from:
+        yield from makers_of_export(last.setup.init_from)
 
 
 def makers_of_export(path: str) -> Iterator[Pretrain]:

@@ -54,7 +54,7 @@ class GradientCache(ContrastiveStep):
     ) -> dict[str, Any]:
         """The constructor's arguments for a resolved run."""
         arguments = super().arguments_of_run(run, num_classes)
-        return {**arguments, "grad_cache_chunks": run.loss.grad_cache_chunks}
+        return {**arguments, "grad_cache_chunks": run.batch.grad_cache_chunks}
 
     def images_at_once(self, images: int, views: int) -> int:
         """The number of views in a chunk."""

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config.loss import Loss
+from tf_contrastive.config.loss import BatchOptions
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import ring_buffer
@@ -47,7 +47,7 @@ class MomentumEncoder(ContrastiveStep):
         self.key_branch = None
         if momentum is not None:
             if queue_size is None:
-                queue_size = Loss.queue_size
+                queue_size = BatchOptions.queue_size
             self.key_branch = KeyBranch(
                 self.encoder,
                 self.projection_head,
@@ -76,9 +76,9 @@ class MomentumEncoder(ContrastiveStep):
     ) -> dict[str, Any]:
         """The constructor's arguments for a resolved run."""
         arguments = super().arguments_of_run(run, num_classes)
-        if run.loss.chosen().takes_keys:
-            arguments["momentum"] = run.loss.key_momentum
-            arguments["queue_size"] = run.loss.queue_size
+        if run.loss.takes_keys:
+            arguments["momentum"] = run.batch.key_momentum
+            arguments["queue_size"] = run.batch.queue_size
         return arguments
 
     def checkpointed(self) -> dict[str, Any]:

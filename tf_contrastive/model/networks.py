@@ -33,15 +33,15 @@ def build_encoder(
 
     `untrained`: whether it stays so, and takes the options for that.
     """
-    options = run.encoder.options()
+    options = run.encoder.arguments()
     if untrained:
-        options |= run.encoder.member().untrained
+        options |= run.encoder.untrained
     # Created first after seeding, so that its weights depend on the seed only.
     tf.keras.utils.set_random_seed(run.runtime.seed)
     side = run.views.side
-    statistics = channel_statistics(run.encoder.standardize)
+    statistics = channel_statistics(run.setup.standardize)
     return encoders.build(
-        run.encoder.encoder,
+        run.encoder.label,
         image_shape=(side, side, run.data.channels),
         synchronized=synchronized,
         mean=statistics.mean,
@@ -56,24 +56,23 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
     Raises:
       UserError: for cross entropy without classes.
     """
-    if run.loss.chosen().takes_logits:
+    if run.loss.takes_logits:
         if not num_classes:
             raise errors.UserError(
-                f"loss={run.loss.loss} needs classes, and {run.data.dataset}"
+                f"loss={run.loss.label} needs classes, and {run.data.dataset}"
                 " has none: use a labelled dataset"
             )
         # Logits instead of projections.
         return heads.LinearProbe(
             num_classes,
             kernel_initializer="glorot_uniform",
-            normalize_input=run.projection.l2_normalize_features,
+            normalize_input=run.setup.l2_normalize_features,
             name="projection",
         )
-    projection = run.projection
     return heads.build(
-        projection.projection,
-        normalize_input=projection.l2_normalize_features,
-        **projection.options(),
+        run.projection.label,
+        normalize_input=run.setup.l2_normalize_features,
+        **run.projection.arguments(),
     )
 
 
@@ -88,6 +87,6 @@ def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
     return ContrastiveModel(
         build_encoder(run),
         build_head(run, num_classes),
-        losses.build(run.loss.loss, **run.loss.options()),
+        losses.build(run.loss.label, **run.loss.arguments()),
         **ContrastiveModel.arguments_of_run(run, num_classes),
     )

@@ -79,7 +79,7 @@ class OnlineProbe(ContrastiveStep):
                 num_classes,
                 # Zeros have no gradient for the encoder, and LARS keeps them.
                 kernel_initializer="glorot_uniform" if weight else "zeros",
-                normalize_input=run.projection.l2_normalize_features,
+                normalize_input=run.setup.l2_normalize_features,
             )
         return arguments
 

@@ -65,16 +65,12 @@ class HParams(tf.keras.callbacks.Callback):
 
 def compared(run: Pretrain) -> dict[str, bool | int | float | str]:
     """Returns the options that a run's results depend on, with defaults."""
-    own = vars(run.loss.chosen()) | vars(run.optimizer.chosen())
-    given = {
+    return {
         option.name: option.value
+        if isinstance(option.value, bool | int | float)
+        else str(option.value)
         for option in fields.options(run)
         if option.identity and option.value is not None
-    }
-    return {
-        name: value if isinstance(value, bool | int | float) else str(value)
-        for name, value in (own | given).items()
-        if value is not None
     }
 
 

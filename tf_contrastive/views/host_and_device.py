@@ -138,9 +138,9 @@ class RunViews(Views):
 
     def __init__(self, options: config.Views) -> None:
         policy = build(
-            options.augmentation,
+            options.policy.label,
             image_size=options.side,
-            **options.options(),
+            **options.policy.arguments(),
         )
         super().__init__(policy, options.views)
         self._options = options

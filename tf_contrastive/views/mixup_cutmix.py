@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.config import components
+from tf_contrastive.config import fields
 from tf_contrastive.config.views import Views
 from tf_contrastive.views import prng
 
@@ -39,7 +39,7 @@ class Mixing:
 
     def __post_init__(self) -> None:
         alphas = {k: v for k, v in vars(self).items() if k != "num_classes"}
-        components.check(Views, alphas)
+        fields.validate_fields(Views(**alphas))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""

@@ -67,7 +67,7 @@ def test_losses_are_tuned_by_the_grids_of_simclrs_appendix_b_10():
     found = {arm: [] for arm in grids}
     for unit, _ in runs.candidates(recipe, runs.Folders("w", "d")):
         run = flags.parse(Pretrain, unit.commands[0][1:])
-        chosen = fields.values(run.loss.chosen())
+        chosen = fields.values(run.loss)
         other = chosen["margin" if "Margin" in unit.arm else "temperature"]
         found[unit.arm].append((run.schedule.learning_rate, other))
     for arm, (first, second) in grids.items():
@@ -79,13 +79,13 @@ def test_losses_are_tuned_by_the_grids_of_simclrs_appendix_b_10():
 @pytest.mark.parametrize(("claim", "width"), [("SR-X1", None), ("SR-X4", 4)])
 def test_supervised_baselines_are_those_of_simclrs_appendix_b_8(claim, width):
     run = _planned(claim)["Supervised"][0]
-    assert run.loss.loss == "cross_entropy"
-    assert (run.encoder.encoder, run.encoder.width) == ("resnet50", width)
+    assert run.loss.label == "cross_entropy"
+    assert (run.encoder.label, run.encoder.width) == ("resnet50", width)
     assert run.schedule.epochs == 1000
     views = run.views
-    assert views.augmentation == "simclr"
-    assert views.blur is True
-    assert views.color_jitter_strength == 1.0
+    assert views.policy.label == "simclr"
+    assert views.policy.blur is True
+    assert views.policy.color_jitter_strength == 1.0
 
 
 def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
@@ -96,8 +96,8 @@ def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
     assert set(planned) == expected and len(planned) == 7 + 42
     for arm, (run, evaluated) in planned.items():
         views = run.views
-        assert views.augmentation == f"ablation:{arm}"
-        declared = views.chosen()
+        assert views.policy.label == f"ablation:{arm}"
+        declared = views
         assert (declared.ablation_branch, declared.flip) == ("one", True)
         assert declared.shares_crop
         assert (run.schedule.batch_size, run.schedule.epochs) == (4096, 100)
@@ -135,9 +135,9 @@ def test_figure_b_2_is_a_grid_of_temperatures_and_weights():
     found = set()
     for unit in runs.plan(recipe, runs.Folders("w", "d"), 1):
         run = flags.parse(Pretrain, unit.commands[0][1:])
-        chosen = run.loss.chosen()
+        chosen = run.loss
         found.add((chosen.temperature, chosen.weight))
-        assert (run.encoder.encoder, run.schedule.epochs) == ("resnet18", 200)
+        assert (run.encoder.label, run.schedule.epochs) == ("resnet18", 200)
     temperatures, weights = map(set, zip(*found, strict=True))
     assert len(found) == len(temperatures) * len(weights) == 25
     assert (1.0, 0.1) in found  # Of appendix A.
@@ -147,7 +147,7 @@ def test_supcons_table_5_has_the_rotations_of_section_10_2():
     planned = _planned("SC-T5")
     for arm in ("SimAugment", "Stacked RandAugment"):
         # In the linear stage, too: it has the options of the run.
-        assert planned[arm][0].views.chosen().rotate, arm
+        assert planned[arm][0].views.rotate, arm
     # A linear stage of SimAugment after another policy, too.
     assert planned["AutoAugment"][0].views.rotate
 

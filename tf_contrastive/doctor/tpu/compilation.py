@@ -183,7 +183,7 @@ def prepare(run: Pretrain, cores: int) -> tuple[train.PreparedRun, bool]:
     Raises:
       UserError: for a batch that these cores cannot share.
     """
-    if run.encoder.standardize == "dataset":  # Any constants compile equally.
+    if run.setup.standardize == "dataset":  # Any constants compile equally.
         run = fields.replace(run, standardize="imagenet")
     strategy = tf.distribute.get_strategy()
     machine = Machine(cores, on_tpu=True, on_cpu=False, rounded_products=True)
@@ -219,7 +219,7 @@ class Programs:
     def __init__(self, run: train.PreparedRun, compiler: Compiler) -> None:
         self._run, self._compiler = run.options, compiler
         encoder, runtime = run.options.encoder, run.options.runtime
-        self._title = f"{encoder.encoder}, {runtime.precision}"
+        self._title = f"{encoder.label}, {runtime.precision}"
         with terminal.elapsed(f"building {self._title}"):
             self._step = Step(run)
         self._lowered: dict[int, bytes] = {}
@@ -266,7 +266,7 @@ class Programs:
         """
         chip = self._compiler.target.chip
         memory = chip.memory / chip.cores
-        unit = _MULTIPLE * max(self._run.loss.grad_cache_chunks, 1)
+        unit = _MULTIPLE * max(self._run.batch.grad_cache_chunks, 1)
         images = self._few(images)
         points: list[tuple[int, float]] = []
         fits, fails = 0, sys.maxsize
@@ -303,5 +303,5 @@ class Programs:
         return facts["flops"] / images / (small["flops"] / few) - 1
 
     def _few(self, images: int) -> int:
-        unit = _MULTIPLE * max(self._run.loss.grad_cache_chunks, 1)
+        unit = _MULTIPLE * max(self._run.batch.grad_cache_chunks, 1)
         return min(images, 4 * unit)

@@ -1,0 +1,143 @@
+"""Flagfiles: one flag a line, with quotes, comments and other flagfiles."""
+
+import contextlib
+import os
+import re
+
+from tf_contrastive.base import errors, installation
+
+# A line of a flagfile, and its parts.
+_LINE = re.compile(r"(--?\w[^\s=]*)(?:\s*(=)|(?=\s)|$)(.*)")
+_QUOTED = re.compile(
+    r"""(?:'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)")"""
+    r"(?:\s+(?:#|//).*)?"
+)
+_COMMENT = re.compile(r"\s(?:#|//)(?:\s.*)?$")
+# What can be read in two ways.
+_AMBIGUOUS = {
+    "a quote that is not closed, or not around the whole value": re.compile(
+        r"""["]|(?<!\w)'|'(?!\w)"""
+    ),
+    "a second flag": re.compile(r"\s--\w"),
+    "a # or // that may start a comment": re.compile(r"\s(?:#|//)"),
+}
+# Characters of a flagfile.
+_MAX_FLAGFILE = 1 << 20
+
+
+def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
+    """Replaces `--flagfile` by the lines of the file.
+
+    absl's own flagfiles resolve relative paths only by the working directory.
+    It also takes quotes and comments after a flag as parts of the value; see
+    `flags_in`. `files` are the flagfile of the arguments, after those that
+    include it.
+    """
+    result: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, path = word.partition("=")
+        if name not in ("--flagfile", "-flagfile") or not (equals or rest):
+            result.append(word)
+            continue
+        path = os.path.expanduser((path if equals else rest.pop(0)).strip())
+        if files:
+            relative = os.path.join(os.path.dirname(files[-1]), path)
+            path = relative if os.path.exists(relative) else path
+        path = os.path.normpath(path)
+        if not os.path.exists(path):
+            path = packaged_flagfile(path) or path
+        if path in files:
+            raise errors.UserError(
+                f"--flagfile={path} includes itself"
+                f" ({' in '.join((path, *reversed(files)))}): remove it"
+            )
+        result += inlined(_read_flagfile(path, files), (*files, path))
+    return result
+
+
+def packaged_flagfile(path: str) -> str | None:
+    """Returns the file of a recipe, configs/NAME.flags, of this package."""
+    folder, name = os.path.split(path)
+    # In a wheel they are in the package, in a clone beside it.
+    tops = (
+        os.path.join(installation.ROOT, "tf_contrastive"),
+        installation.ROOT,
+    )
+    files = (os.path.join(top, folder, name) for top in tops)
+    found = (file for file in files if os.path.exists(file))
+    return next(found, None) if folder == "configs" else None
+
+
+def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
+    try:
+        # Also a FIFO, as of <(...) in a shell. Editors may write a mark before
+        # the text, which "utf-8-sig" removes.
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read(_MAX_FLAGFILE + 1)
+        if len(text) > _MAX_FLAGFILE:  # Devices never end.
+            raise ValueError(f"more than {_MAX_FLAGFILE:,} characters")
+        return flags_in(text)
+    except (OSError, ValueError) as error:
+        included = f", included by {files[-1]}," if files else ""
+        reason = getattr(error, "strerror", None) or error
+        raise errors.UserError(
+            f"--flagfile={path}{included} cannot be read ({reason}): use a"
+            " text file with one flag per line, --name=value"
+        ) from error
+
+
+def flags_in(text: str) -> list[str]:
+    """Returns the flags in a flagfile: --name, or --name=value.
+
+    Quotes around a value and a comment after it are no part of it.
+
+    Raises:
+      ValueError: for a line that can be read in two ways.
+    """
+    flags = []
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or re.match("#|//", line):
+            continue
+        try:
+            flags.append(_flag_in(line))
+        except ValueError as error:
+            raise ValueError(f"line {number}, {line}: {error}") from error
+    return flags
+
+
+def _flag_in(line: str) -> str:
+    """Returns the flag in a line of a flagfile.
+
+    Raises:
+      ValueError: if it can be read in two ways.
+    """
+    match = _LINE.fullmatch(re.sub(r"\s\\$", "", line))  # As in a shell.
+    if not match:
+        raise ValueError("it is not a flag")
+    name, equals, value = match[1], match[2], match[3]
+    if re.match("\\s*[\"']", value):
+        quoted = _QUOTED.fullmatch(value.strip())
+        if not quoted:
+            raise ValueError("it has a quote that is not closed, or text after")
+        value = quoted["single"]
+        if value is None:
+            value = re.sub(r"\\([\"\\])", r"\1", quoted["double"])
+        return f"{name}={value}"
+    value = _COMMENT.sub("", value)
+    for what, pattern in _AMBIGUOUS.items():
+        if pattern.search(value):
+            raise ValueError(f"it has {what}: put quotes around the value")
+    value = value.strip()
+    return f"{name}={value}" if equals or value else name
+
+
+def line_of(flag: str) -> str:
+    """Returns the line of a flagfile for --name=value, in quotes if needed."""
+    with contextlib.suppress(ValueError):
+        if _flag_in(flag) == flag:
+            return flag
+    name, _, value = flag.partition("=")
+    value = re.sub(r"([\"\\])", r"\\\1", value)
+    return f'{name}="{value}"'
