@@ -119,12 +119,7 @@ _INPUTS = {
     "WITHOUT=pyspark embed --workdir={run} --output={new} --runner=spark": (
         "--runner=spark"
     ),
-    # Claims, sheets and benchmarks.
-    "reproduce --list --claims={list}": "--claims={list}",
-    "reproduce --claim=SI-T0 --workdir={new}": "'SI-T0'",
     "datasets --show=digits --output={file}/sheet.png": "{file}/sheet.png",
-    "benchmark loss --output={nowhere}/b.json": "--output={nowhere}/b.json",
-    "benchmark step --run_flags=--encodr=resnet18": "--encodr",
 }
 
 

@@ -193,10 +193,6 @@ def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
         ("evaluate --workdir=/x", "robustness_bins"),
         ("evaluate --workdir=/x", "transforms_hidden"),
         ("evaluate --workdir=/x", "linear_epochs"),
-        ("benchmark --benchmark=evaluation", "bank"),
-        ("benchmark --benchmark=evaluation", "queries"),
-        ("benchmark --benchmark=evaluation", "path_examples"),
-        ("benchmark --benchmark=loss", "dimension"),
     ],
 )
 def test_commands_that_do_not_train_have_limits_too(

@@ -58,6 +58,19 @@ def test_a_relation_is_tested_against_zero_and_its_bound(
     assert judged["verdict"] == verdict
 
 
+def test_a_claim_is_judged_at_five_percent():
+    def outcome(**p_values):
+        others = {"p_bound": 1.0, "p_against": 1.0, "p_zero": 1.0}
+        return verdicts._outcome(others | p_values)
+
+    for name in ("p_bound", "p_against", "p_zero"):
+        assert outcome(**{name: 0.05}) != outcome()
+        assert outcome(**{name: 0.0501}) == outcome()
+    # The smallest p of a sign test of fewer seeds is larger.
+    assert 2.0**-4 > 0.05 >= 2.0**-5
+    assert verdicts.MIN_SEEDS == 5
+
+
 def _judged(*lefts, gates=(), **relation):
     """Rows of relations on made-up units, one arm per relation."""
     arms = [str(number) for number in range(len(lefts))]
