@@ -142,7 +142,7 @@ def test_a_component_has_the_options_that_were_given_for_it():
     assert not hasattr(run.views.policy, "blur")
     with pytest.raises(errors.UserError, match="npairs"):
         _parse("--workdir=w", "--loss=triplet", "--temperature=1")
-    for words in (["--stem=cifar"], ["--noz" + "ero_init_residual"]):
+    for words in (["--stem=cifar"], ["--nozero_init_residual"]):
         with pytest.raises(errors.UserError, match="only of resnet10"):
             _parse("--workdir=w", "--encoder=vit_s16", *words)
 
@@ -310,7 +310,7 @@ pretrain --workdir=w --loss=ntxent --epsilon=1 -> only of eps_supinfonce
 pretrain --loss_options
 pretrain --loss_options=contrast -> --loss_options=contrast=auto
 pretrain --loss_options=contrst=one_view -> mean 'contrast'?
-pretrain --loss_options=contrast=one_veiw -> mean one_view?
+pretrain --loss=supcon --loss_options=contrast=one_veiw -> mean one_view?
 pretrain --optimizer=adam --optimizer_options=beta_1=x
 pretrain --linear_optimizer_options=momentum=2
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
@@ -331,8 +331,8 @@ pretrain --workdir=w --data_service=localhost:5050
 pretrain --workdir=w --data_service=grpc://a:1 --sampler=class_balanced
 pretrain --workdir=w --cutmix_alpha=1
 pretrain --workdir=w --loss=cross_entropy --mixup_alpha=1 --batch_size=33
-pretrain --workdir=w --linear_optimizer_options=momentum=0.9 -> _epochs=0
-pretrain --workdir=w --linear_epochs=9 --linear_optimizer_options=rho=0.9 -> =sgd,
+pretrain --workdir=w --linear_optimizer_options=momentum=0.8 -> _epochs=0
+doctor --linear_epochs=9 --linear_optimizer_options=rho=0.9 -> =sgd,
 pretrain --workdir=w --linear_epochs=2 --linear_warmup_epochs=3
 pretrain --workdir=runs/d*
 evaluate --workdir=w --watch --strategy=multiworker

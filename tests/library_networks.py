@@ -11,7 +11,12 @@ import tensorflow as tf
 
 from tf_contrastive import encoders
 from tf_contrastive.config.data import channel_statistics
-from tf_contrastive.config.encoder import Encoder, resolve_encoder
+from tf_contrastive.config.encoder import (
+    EncoderSetup,
+    declare,
+    resolve_encoder,
+    resolve_setup,
+)
 from tf_contrastive.encoders import library_weights
 
 SIDE = 32
@@ -53,15 +58,17 @@ def trained(model, preprocess=lambda x: x):
 
 def ours(name, source, side=SIDE, channels=3, encoder=None, **options):
     """Our encoder, or a given one, with these weights, as of `pretrain`."""
-    chosen = Encoder(encoder=name, init_from=str(source), **options)
-    chosen.check_weights()
-    statistics = channel_statistics(resolve_encoder(chosen, side).standardize)
+    encoder_of_run = resolve_encoder(declare(name), side)
+    setup = EncoderSetup(init_from=str(source), **options)
+    setup.check(encoder_of_run)
+    setup = resolve_setup(setup, encoder_of_run)
+    statistics = channel_statistics(setup.standardize)
     mean, std = statistics
     shape = (side, side, channels)
     encoder = encoder or encoders.build(
         name, image_shape=shape, mean=mean, std=std
     )
-    library_weights.load(name, chosen.init_from, encoder, statistics)
+    library_weights.load(name, setup.init_from, encoder, statistics)
     return encoder
 
 

@@ -33,7 +33,7 @@ _RESOLVED = {
 }
 _SAME = (
     "--dataset=digits --encoder=resnet10 --width=0.125 --stem=cifar"
-    " --image_size=8 --extra_channels=0 --projection_output=16"
+    " --image_size=8 --data_options=extra_channels=0 --projection_output=16"
     " --batch_size=100 --precision=float32"
 )
 
@@ -62,7 +62,7 @@ _INPUTS = {
     # What does not suit the data or the machine.
     "pretrain --workdir={new} --split=train[:100]": "--batch_size=100",
     "pretrain --workdir={new} --stem=imagenet": "--stem=cifar",
-    "doctor --extra_channels=2": "--extra_channels=0",
+    "doctor --data_options=extra_channels=2": "--data_options=extra_channels=0",
     "pretrain --workdir={new} --profile_steps=100,900": "--profile_steps",
     "pretrain --workdir={new} --strategy=tpu --tpu=nowhere": "nowhere",
     "TF_CONFIG=worker:1 pretrain --workdir={new} --strategy=multiworker": (

@@ -270,7 +270,9 @@ def test_transfer_searches_the_published_grids(grid, rates, decays):
     ],
 )
 def test_learning_rates_scale_as_published(scaling, base, peaks):
-    assert optimizer.resolve_learning_rate(None, "lars", scaling) == base
+    assert (
+        optimizer.resolve_learning_rate(None, optimizer.LARS(), scaling) == base
+    )
     for batch, peak in peaks.items():
         assert schedules.peak(base, batch, scaling) == pytest.approx(peak)
 

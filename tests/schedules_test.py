@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_contrastive import schedules
 from tf_contrastive.base import errors
-from tf_contrastive.config.optimizer import resolve_learning_rate
+from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
 from tf_contrastive.config.schedule import resolve_warmup
 
 
@@ -225,14 +225,15 @@ def test_default_learning_rates_are_the_optimizers():
         "adam": 0.001,
         "adamw": 0.001,
     }
-    for optimizer, rate in rates.items():
+    for name, rate in rates.items():
+        optimizer = OPTIMIZERS[name]()
         assert resolve_learning_rate(None, optimizer, "linear") == rate
         # SimCLR, B.1: both ways to scale meet at a batch of 4096.
         by_root = resolve_learning_rate(None, optimizer, "sqrt")
         assert schedules.peak(by_root, 4096, "sqrt") == pytest.approx(
             schedules.peak(rate, 4096, "linear")
         )
-    assert resolve_learning_rate(0.7, "adam", "sqrt") == 0.7
+    assert resolve_learning_rate(0.7, OPTIMIZERS["adam"](), "sqrt") == 0.7
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ The loss is computed on projections; evaluation and exports use h (SimCLR,
 section 4.2).
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -175,9 +173,10 @@ class LinearProbe(tf.keras.layers.Dense):
         }
 
 
-def _identity(
+def build_identity(
     synchronized: bool, normalize_input: bool, name: str
 ) -> tf.keras.Model:
+    """Builds the head that returns the features."""
     del synchronized
     layer = (
         tf.keras.layers.UnitNormalization(dtype="float32")
@@ -185,6 +184,11 @@ def _identity(
         else tf.keras.layers.Activation("linear", dtype="float32")
     )
     return tf.keras.Sequential([layer], name=name)
+
+
+def build_linear(**options: Any) -> tf.keras.Model:
+    """Builds the head of one dense layer."""
+    return MLP(1, **options)
 
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
@@ -263,13 +267,6 @@ class OwnHead(tf.keras.Model):
         return cls(**{**config, "part": part})
 
 
-_MAKERS: dict[str, Callable[..., tf.keras.Model]] = {
-    declared.Identity.name: _identity,
-    declared.Linear.name: functools.partial(MLP, 1),
-    declared.MLP.name: MLP,
-}
-
-
 def build(
     name: Any = declared.MLP.name,
     *,
@@ -296,10 +293,11 @@ def build(
     if name not in declared.HEADS and fields.module_of(name):
         part = own.load("projection", name)
         return OwnHead(part, synchronized, normalize_input, **options)
-    components.pick(
+    head = components.pick(
         "projection", name, declared.HEADS, options, keywords.of(build)
-    )(**options)
-    return _MAKERS[name](
+    )
+    head(**options)  # Checks the values.
+    return components.implementation(head)(
         synchronized=synchronized,
         normalize_input=normalize_input,
         name="projection",

@@ -359,10 +359,7 @@ class AdamW(Adam):
         self._update(gradient, variable)
 
 
-OPTIMIZERS: dict[str, Any] = {
-    optimizer.declaration.name: optimizer
-    for optimizer in (LARS, SGD, RMSProp, Adam, AdamW)
-}
+OPTIMIZERS = components.implementations(declared.OPTIMIZERS)
 
 
 def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:

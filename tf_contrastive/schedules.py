@@ -143,9 +143,7 @@ class Piecewise(_Schedule, declared.Piecewise):
         return tf.gather(tf.constant(rates, tf.float32), passed)
 
 
-SCHEDULES: dict[str, Any] = components.by_name(
-    [Cosine, Linear, Exponential, Piecewise, Constant]
-)
+SCHEDULES = components.implementations(declared.SCHEDULES)
 
 
 def peak(

@@ -718,7 +718,7 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
         "--epochs=75",
         f"--workdir={run}",
         "--checkpoint_every_steps=50",
-        "--keep_checkpoints=9",
+        "--runtime_options=keep_checkpoints=9",
     )
     watching = None
     try:

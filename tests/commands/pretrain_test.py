@@ -45,7 +45,7 @@ def pretrained(folder, data_dir, name, *others):
     [
         (_MULTI, ["--loss=cross_entropy"]),
         ("digit_on_image:unique=4,of=digits", ["--loss=supcon"]),
-        ("randbit:bits=6,of=cifar10", ["--extra_channels=2"]),
+        ("randbit:bits=6,of=cifar10", ["--data_options=extra_channels=2"]),
         ("subset:fraction=0.5,of=digits", ["--sampler=class_balanced"]),
     ],
 )

@@ -35,7 +35,7 @@ def test_digits_are_not_flipped():
         ("digit_on_image:of=digits" + EMBEDDED_NOTE, False),
         ("randbit:bits=3,of=cifar10", True),
     ):
-        assert resolve_views(Views(), name, 32).flip is flip
+        assert resolve_views(Views(), name, 32).policy.flip is flip
 
 
 # ---- Digits on a canvas ------------------------------------------------------

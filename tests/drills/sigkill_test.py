@@ -52,7 +52,7 @@ def _start(workdir):
             f"--epochs={EPOCHS}",
             "--learning_rate=0.5",
             "--checkpoint_every_steps=3",
-            "--keep_checkpoints=3",
+            "--runtime_options=keep_checkpoints=3",
             # Shown to TensorBoard as any run is.
             "--histograms_every_epochs=5",
             "--projector_examples=500",

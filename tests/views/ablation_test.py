@@ -57,10 +57,6 @@ def test_broader_applies_each_operation_to_a_fraction_of_views():
             views.build("stacked_randaugment", image_size=8, rotate=True),
             (0, 90, 180, 270),
         ),
-        (
-            views.build("ablation:rotate", image_size=8, ablation_form="0.2.0"),
-            (0, 90, 180, 270),
-        ),
     ],
 )
 def test_rotations_are_quarter_turns(policy, degrees):
@@ -242,22 +238,6 @@ def test_an_ablation_changes_one_branch_or_both(branch):
     both = ablation.SOBEL(ablation.SOLARIZE(flat, {}), {})
     np.testing.assert_array_equal(
         result[:, 0], tf.reshape(both, result.shape)[:, 0]
-    )
-
-
-def test_an_ablation_of_0_2_0_crops_each_view():
-    images = image_helpers.patches(6, 40)
-    options = {"image_size": 32, "ablation_form": "0.2.0"}
-    maker = views.Views(views.build("ablation:solarize", **options), 2)
-    identity = views.build("crop", image_size=32, flip=False)
-    cropped = views.Views(identity, 2)(images, seeds(6))
-    np.testing.assert_array_equal(maker(images, seeds(6))[:, 1], cropped[:, 1])
-    # The second crop does not flip.
-    policy = views.build("ablation:crop", **options)
-    uniforms = prng.uniform(seeds(6), policy._operations[0].streams)
-    np.testing.assert_array_equal(
-        policy.photometric(cropped[:, 0], seeds(6), view=[0] * 6),
-        ablation.SecondCrop(0.08, flip=False)(cropped[:, 0], uniforms),
     )
 
 

@@ -10,6 +10,7 @@ from image_helpers import patches, seeds
 
 from tf_contrastive import distribution, views
 from tf_contrastive.base import errors
+from tf_contrastive.config import fields
 from tf_contrastive.config import views as config
 from tf_contrastive.config.views import OPERATIONS
 from tf_contrastive.views import policies, prng, warp
@@ -270,8 +271,9 @@ def test_a_policy_is_rebuilt_from_its_config(case):
 
 
 def test_policies_take_their_own_options_only():
-    options = config.Views("randaugment", flip=False, blur=True).options()
-    assert options == {"flip": False}
+    given = {"augmentation": "randaugment", "flip": False, "blur": True}
+    policy = fields.replace(config.Views(), **given).policy
+    assert policy.given == {"flip"} and not hasattr(policy, "blur")
     with pytest.raises(errors.UserError, match="option of crop 'blur'"):
         views.build("crop", image_size=32, blur=True)
     assert tuple(policies.OPERATIONS) == tuple(OPERATIONS)

@@ -38,6 +38,17 @@ class Component(keywords.Checked):
     def __post_init__(self) -> None:
         check(type(self), vars(self))
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Component)
+            and type(other) is type(self)
+            and other.label == self.label
+            and other.arguments() == self.arguments()
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.label))
+
     @property
     def label(self) -> str:
         """The name by which it is chosen."""
@@ -272,7 +283,9 @@ class Family:
         """
         name = unused.pop(prefix + self.kind, chosen)
         if not isinstance(name, Component):
-            chosen = self.component(name)
+            other = self.component(name)
+            kept = chosen.given & other.declared().keys()
+            chosen = other.with_options(**{k: vars(chosen)[k] for k in kept})
         elif name is not chosen:
             chosen = name
         further = dict(unused.pop(prefix + self.family, {}))

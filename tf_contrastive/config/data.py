@@ -98,6 +98,7 @@ class Reading:
         " apply: turn them, as viewers do; ignore: leave them as they are"
         " stored; TIFF and HEIC are always turned",
         choices=("apply", "ignore"),
+        family="reading_options",
     )
     csv_path_column: str = option(
         "",
@@ -110,6 +111,7 @@ class Reading:
         "",
         "column of a CSV file that has the labels; empty: found by its name,"
         " else the only other one",
+        family="reading_options",
     )
     label_feature: str | None = option(
         None,
@@ -130,6 +132,7 @@ class Reading:
         "number of the first class in CSV and TFRecord files, 0 or 1; auto: 0,"
         " but files whose smallest label is 1 are refused",
         maximum=1,
+        family="reading_options",
     )
     test_fraction: float = option(
         0.0,
@@ -156,6 +159,7 @@ class Reading:
         minimum=1,
         identity=False,
         family="reading_options",
+        rare=True,
     )
     max_classes: int = option(
         100_000,
@@ -165,6 +169,7 @@ class Reading:
         maximum=2**31 - 1,
         identity=False,
         family="reading_options",
+        rare=True,
     )
 
     @property
@@ -220,7 +225,11 @@ class Data:
         choices=SAMPLERS,
     )
     shuffle_buffer: int = option(
-        50_000, "encoded examples in the shuffle buffer", minimum=1
+        50_000,
+        "encoded examples in the shuffle buffer",
+        minimum=1,
+        rare=True,
+        family="data_options",
     )
     input_sharding: str = option(
         "auto",
@@ -231,6 +240,8 @@ class Data:
         " file, if there are at least 8 for each host, else record for more"
         " than 8 files and hosts, else example",
         choices=INPUT_SHARDINGS,
+        rare=True,
+        family="data_options",
     )
     data_service: str = option(
         "",
@@ -249,6 +260,7 @@ class Data:
         " GiB; memory: no limit, and images of several shapes encoded; workers"
         " of a data service keep nothing",
         choices=CACHES,
+        family="data_options",
     )
     decode_scale: str = option(
         "auto",
@@ -256,11 +268,15 @@ class Data:
         " training; auto: 1/2, 1/4 or 1/8, where every view's crop still has a"
         " view's pixels, which is faster; full: always the whole size",
         choices=("auto", "full"),
+        rare=True,
+        family="data_options",
     )
     extra_channels: int | None = option(
         None,
         "channels of the dataset's feature `extra` to append to the views,"
         " without augmentation; auto: all",
+        rare=True,
+        family="data_options",
     )
     allow_changed_data: bool = option(
         False,

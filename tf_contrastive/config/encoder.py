@@ -154,11 +154,13 @@ class ResNet(EncoderDeclaration):
         " end of an even side (SimCLR's and SupCon's code); or symmetric, a"
         " pixel at each end (PyTorch, Keras, and version 0.2.0)",
         choices=POOL_PADDINGS,
+        rare=True,
     )
     project_first: bool = option(
         False,
         "project the input of the first block in a network of basic blocks"
         " (resnet10 to resnet34), as SimCLR's and SupCon's code does",
+        rare=True,
     )
     zero_init_residual: bool = option(
         True,
@@ -236,6 +238,7 @@ class ViT(EncoderDeclaration):
     heads: int | None = option(
         None,
         "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)",
+        rare=True,
     )
     pooling: str = option(
         "token",
@@ -247,12 +250,14 @@ class ViT(EncoderDeclaration):
         True,
         "leave the patch projection at its random start, for stability (vit;"
         " MoCo v3, section 4.2)",
+        rare=True,
     )
     drop_path: float = option(
         0.0,
         "stochastic depth (vit): how often the last block is left out; earlier"
         " ones less often",
         maximum=MAX_DROP_PATH,
+        rare=True,
     )
 
     @property

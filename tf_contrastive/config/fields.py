@@ -155,8 +155,9 @@ def replace(config: T, **values: Any) -> T:
     """Returns `config` with the named options of any group replaced.
 
     An option of a component is a value or its text, and so is the name of a
-    component, whose options get their defaults; KIND_options={name: value} sets
-    options of the component that have no name here.
+    component, which keeps the options that were given to the previous one, if
+    it has them; KIND_options={name: value} sets options of the component that
+    have no name here.
 
     Raises:
       UserError: for an unknown option, or one that the component does not have.

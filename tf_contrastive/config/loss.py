@@ -69,6 +69,7 @@ def _reduction() -> Any:
         "mean",
         "reduction over the anchors of the global batch",
         choices=REDUCTIONS,
+        rare=True,
     )
 
 
@@ -78,6 +79,7 @@ def _block_size() -> Any:
         "anchors compared at a time; auto: chosen by the batch size",
         minimum=1,
         identity=False,
+        rare=True,
     )
 
 
@@ -89,6 +91,7 @@ def _similarity_products() -> Any:
         " split on TPUs and on GPUs with TF32",
         choices=("auto", "plain", "split"),
         identity=False,
+        rare=True,
     )
 
 
@@ -159,6 +162,7 @@ class NTXent(Pairwise):
     """NT-Xent."""
 
     name = "ntxent"
+    implementation = "tf_contrastive.losses.ntxent:NTXent"
 
     temperature: float = _temperature(0.1)
     negatives: str = _negatives("all_views")
@@ -169,6 +173,7 @@ class NTXent(Pairwise):
         " denominator is freed (debiased)",
         minimum=0.0,
         maximum=0.99,
+        rare=True,
     )
     beta: float = option(
         0.0,
@@ -176,6 +181,7 @@ class NTXent(Pairwise):
         " negatives)",
         minimum=0.0,
         maximum=1e3,
+        rare=True,
     )
 
     def __post_init__(self) -> None:
@@ -207,9 +213,12 @@ class _OfClasses(Pairwise):
         "label -1: refuse it; or own_views: an image without a label, whose"
         " positives are its own views",
         choices=("refuse", "own_views"),
+        rare=True,
     )
     unlabelled_negatives: bool = option(
-        True, "count images without a label among the negatives of others"
+        True,
+        "count images without a label among the negatives of others",
+        rare=True,
     )
 
 
@@ -218,6 +227,7 @@ class SupCon(_OfClasses):
     """SupCon, L_out."""
 
     name = "supcon"
+    implementation = "tf_contrastive.losses.supcon:SupCon"
 
     temperature: float = _temperature(0.1)
     contrast: str = option(
@@ -230,7 +240,9 @@ class SupCon(_OfClasses):
         None, "positives per anchor, at most; auto: all", minimum=1
     )
     keep_dropped_positives: bool = option(
-        False, "keep positives beyond `positives_cap` in the denominator"
+        False,
+        "keep positives beyond `positives_cap` in the denominator",
+        rare=True,
     )
     scale_by_temperature: bool = option(
         False, "multiply the loss by the temperature"
@@ -251,6 +263,7 @@ class SupConIn(SupCon):
     """SupCon, L_in."""
 
     name = "supcon_in"
+    implementation = "tf_contrastive.losses.supcon:SupConIn"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -258,6 +271,7 @@ class Sincere(_OfClasses):
     """SINCERE."""
 
     name = "sincere"
+    implementation = "tf_contrastive.losses.supcon:Sincere"
 
     temperature: float = _temperature(0.1)
 
@@ -267,6 +281,7 @@ class EpsSupInfoNCE(Sincere):
     """epsilon-SupInfoNCE."""
 
     name = "eps_supinfonce"
+    implementation = "tf_contrastive.losses.supcon:EpsSupInfoNCE"
 
     epsilon: float = option(0.25, "margin between positives and negatives")
     epsilon_in: str = option(
@@ -281,6 +296,7 @@ class NPairs(Pairwise):
     """N-pairs."""
 
     name = "npairs"
+    implementation = "tf_contrastive.losses.ntxent:NPairs"
     needs_labels = True
     has_one_positive = True
 
@@ -292,6 +308,7 @@ class Triplet(Pairwise):
     """Triplet loss, batch-hard."""
 
     name = "triplet"
+    implementation = "tf_contrastive.losses.margins:Triplet"
     needs_labels = True
 
     margin: float = _margin(0.2)
@@ -304,7 +321,10 @@ class _AgainstNegatives(Pairwise):
         "none", "which negatives count", choices=("none", "semi_hard")
     )
     negative_reduction: str = option(
-        "mean", "reduction over an anchor's negatives", choices=REDUCTIONS
+        "mean",
+        "reduction over an anchor's negatives",
+        choices=REDUCTIONS,
+        rare=True,
     )
 
     @property
@@ -318,6 +338,7 @@ class Margin(_AgainstNegatives):
     """Margin triplet."""
 
     name = "margin"
+    implementation = "tf_contrastive.losses.margins:Margin"
 
     margin: float = _margin(0.4)
 
@@ -327,6 +348,7 @@ class NTLogistic(_AgainstNegatives):
     """NT-Logistic."""
 
     name = "nt_logistic"
+    implementation = "tf_contrastive.losses.margins:NTLogistic"
 
     temperature: float = _temperature(0.1)
 
@@ -336,6 +358,7 @@ class DecoupledNTXent(Pairwise):
     """Decoupled NT-Xent."""
 
     name = "decoupled_ntxent"
+    implementation = "tf_contrastive.losses.ntxent:DecoupledNTXent"
 
     temperature: float = _temperature(1.0)
     weight: float = _weight(0.1)
@@ -364,10 +387,15 @@ class AlignUniform(LossDeclaration):
     """Alignment and uniformity."""
 
     name = "align_uniform"
+    implementation = "tf_contrastive.losses.generalized:AlignUniform"
 
     temperature: float = _temperature(0.5)
     weight: float = _weight(1.0)
-    include_self: bool = option(True, "count an anchor among its candidates")
+    include_self: bool = option(
+        True,
+        "count an anchor among its candidates",
+        rare=True,
+    )
     normalize: bool = _normalize(True)
     scale: float = _scale(1.0)
     block_size: int | None = _block_size()
@@ -399,6 +427,7 @@ class SWDHypersphere(SlicedWasserstein):
     """A uniform prior on the unit hypersphere."""
 
     name = "swd_hypersphere"
+    implementation = "tf_contrastive.losses.generalized:SWDHypersphere"
 
     normalize: bool = _normalize(True)
     scale: float = _scale(1000.0)
@@ -408,12 +437,14 @@ class SWDNormal(SlicedWasserstein):
     """A standard normal prior."""
 
     name = "swd_normal"
+    implementation = "tf_contrastive.losses.generalized:SWDNormal"
 
 
 class SWDHypercube(SlicedWasserstein):
     """A uniform prior in the hypercube."""
 
     name = "swd_hypercube"
+    implementation = "tf_contrastive.losses.generalized:SWDHypercube"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -421,6 +452,7 @@ class MoCo(Pairwise):
     """Momentum contrast."""
 
     name = "moco"
+    implementation = "tf_contrastive.losses.moco:MoCo"
     takes_keys = True
 
     temperature: float = _temperature(0.1)
@@ -431,6 +463,7 @@ class CrossEntropy(LossDeclaration):
     """Cross entropy."""
 
     name = "cross_entropy"
+    implementation = "tf_contrastive.losses.cross_entropy:CrossEntropy"
     needs_labels = True
     takes_logits = True
 

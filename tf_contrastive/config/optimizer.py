@@ -23,6 +23,7 @@ def _epsilon(default: float) -> Any:
         "added to the mean squared gradient (rmsprop) or to its root (adam,"
         " adamw)",
         above=0.0,
+        rare=True,
     )
 
 
@@ -64,6 +65,7 @@ class SGD(OptimizerDeclaration):
     """Stochastic gradient descent; the rate of SupCon's code."""
 
     name = "sgd"
+    implementation = "tf_contrastive.optimizers:SGD"
     learning_rate = 0.1
     peak_rates = 0.0, 2.0
 
@@ -82,13 +84,17 @@ class LARS(SGD):
     """SimCLR, section 2.2; the trust coefficient of its code."""
 
     name = "lars"
+    implementation = "tf_contrastive.optimizers:LARS"
     learning_rate = 0.3
     # It moves a weight by a thousandth of its rate.
     peak_rates = 0.05, math.inf
     scales_by_weights = True
 
     trust_coefficient: float = option(
-        0.001, "trust coefficient (eta)", above=0.0
+        0.001,
+        "trust coefficient (eta)",
+        above=0.0,
+        rare=True,
     )
 
 
@@ -97,12 +103,16 @@ class RMSProp(OptimizerDeclaration):
     """The first stage of SupCon's code, and the rate of its linear stage."""
 
     name = "rmsprop"
+    implementation = "tf_contrastive.optimizers:RMSProp"
     learning_rate = 0.05
     peak_rates = 0.0, 1.0
 
     momentum: float = _momentum()
     rho: float = option(
-        0.9, "decay rate of the mean squared gradient", maximum=0.999999
+        0.9,
+        "decay rate of the mean squared gradient",
+        maximum=0.999999,
+        rare=True,
     )
     epsilon: float = _epsilon(1.0)
 
@@ -112,15 +122,22 @@ class Adam(OptimizerDeclaration):
     """Kingma and Ba 2015, algorithm 1."""
 
     name = "adam"
+    implementation = "tf_contrastive.optimizers:Adam"
     learning_rate = 0.001
     peak_rates = 0.0, 0.02
     is_adaptive = True
 
     beta_1: float = option(
-        0.9, "decay rate of the mean gradient", maximum=0.999999
+        0.9,
+        "decay rate of the mean gradient",
+        maximum=0.999999,
+        rare=True,
     )
     beta_2: float = option(
-        0.999, "decay rate of the mean squared gradient", maximum=0.999999
+        0.999,
+        "decay rate of the mean squared gradient",
+        maximum=0.999999,
+        rare=True,
     )
     epsilon: float = _epsilon(1e-8)
 
@@ -130,6 +147,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay."""
 
     name = "adamw"
+    implementation = "tf_contrastive.optimizers:AdamW"
 
     weight_decay: float = _weight_decay(0.01)
 

@@ -28,6 +28,7 @@ class Identity(HeadDeclaration):
     """The features themselves."""
 
     name = "identity"
+    implementation = "tf_contrastive.heads:build_identity"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -35,6 +36,7 @@ class Linear(HeadDeclaration):
     """One dense layer."""
 
     name = "linear"
+    implementation = "tf_contrastive.heads:build_linear"
     is_linear = True
 
     output: int = option(128, "dimension of the projections", minimum=2)
@@ -57,6 +59,7 @@ class MLP(Linear):
     """Dense layers with ReLU between them."""
 
     name = "mlp"
+    implementation = "tf_contrastive.heads:MLP"
     is_linear = False
 
     layers: int = option(2, "dense layers of the mlp", minimum=2, maximum=4)

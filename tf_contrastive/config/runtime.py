@@ -105,6 +105,8 @@ class Runtime(Devices):
         "training steps per host call; auto: as many as take 5 s, at most up"
         " to the next log step, checkpoint or end of an epoch",
         minimum=1,
+        family="runtime_options",
+        rare=True,
     )
     checkpoint_every_steps: int | None = _setting(
         None,
@@ -115,8 +117,15 @@ class Runtime(Devices):
         0.0,
         "hours between checkpoints that are kept forever, in addition to the"
         " newest; 0: none",
+        family="runtime_options",
+        rare=True,
     )
-    keep_checkpoints: int = _setting(3, "newest checkpoints to keep", minimum=1)
+    keep_checkpoints: int = _setting(
+        3,
+        "newest checkpoints to keep",
+        minimum=1,
+        family="runtime_options",
+    )
     log_every_steps: int | None = _setting(
         None,
         f"steps between scalars in TensorBoard, beside those at the end of"

@@ -19,18 +19,21 @@ class Constant(Component):
     """Stays at the peak."""
 
     name = "constant"
+    implementation = "tf_contrastive.schedules:Constant"
 
 
 class Cosine(Component):
     """Half a cosine."""
 
     name = "cosine"
+    implementation = "tf_contrastive.schedules:Cosine"
 
 
 class Linear(Component):
     """A straight line."""
 
     name = "linear"
+    implementation = "tf_contrastive.schedules:Linear"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -38,12 +41,17 @@ class Exponential(Component):
     """The linear stage of SupCon's code."""
 
     name = "exponential"
+    implementation = "tf_contrastive.schedules:Exponential"
 
     decay_rate: float = _decay_rate(0.97)
     decay_epochs: float = option(
         0.5, "epochs between decays, after the warm-up", above=0.0
     )
-    staircase: bool = option(True, "decay in steps, not continuously")
+    staircase: bool = option(
+        True,
+        "decay in steps, not continuously",
+        rare=True,
+    )
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -51,6 +59,7 @@ class Piecewise(Component):
     """He et al. 2016, for 90 or 100 epochs on ImageNet."""
 
     name = "piecewise"
+    implementation = "tf_contrastive.schedules:Piecewise"
 
     decay_rate: float = _decay_rate(0.1)
     boundaries: tuple[float, ...] = option(

@@ -67,6 +67,7 @@ class NoAugmentation(PolicyDeclaration):
     """No augmentation."""
 
     name = "none"
+    implementation = "tf_contrastive.views.policies:NoAugmentation"
     augments = False
 
 
@@ -85,6 +86,7 @@ class Crop(_Cropped):
     """Crop and flip."""
 
     name = "crop"
+    implementation = "tf_contrastive.views.policies:Crop"
 
     flip: bool = option(
         True,
@@ -117,6 +119,7 @@ class SimCLR(_Jittered, Crop):
     """SimCLR's policy."""
 
     name = "simclr"
+    implementation = "tf_contrastive.views.policies:SimCLR"
 
     blur: bool = option(
         True,
@@ -128,6 +131,7 @@ class Broader(SimCLR):
     """SimCLR's broader composition."""
 
     name = "broader"
+    implementation = "tf_contrastive.views.policies:Broader"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -135,9 +139,13 @@ class SimAugment(SimCLR):
     """SimAugment."""
 
     name = "simaugment"
+    implementation = "tf_contrastive.views.policies:SimAugment"
 
     warp_probability: float = option(
-        0.5, "probability of warping a view", maximum=1.0
+        0.5,
+        "probability of warping a view",
+        maximum=1.0,
+        rare=True,
     )
     rotate: bool = option(
         False,
@@ -149,6 +157,7 @@ class AutoAugment(Crop):
     """AutoAugment."""
 
     name = "autoaugment"
+    implementation = "tf_contrastive.views.policies:AutoAugment"
 
     def sends_levels(self, on_device: bool) -> bool:
         """All operations act on levels."""
@@ -160,12 +169,20 @@ class RandAugment(Crop):
     """RandAugment."""
 
     name = "randaugment"
+    implementation = "tf_contrastive.views.policies:RandAugment"
 
     randaugment_layers: int = option(
-        2, "RandAugment operations per view", minimum=1, maximum=16
+        2,
+        "RandAugment operations per view",
+        minimum=1,
+        maximum=16,
+        rare=True,
     )
     randaugment_magnitude: float = option(
-        10.0, "magnitude of RandAugment's operations", maximum=30.0
+        10.0,
+        "magnitude of RandAugment's operations",
+        maximum=30.0,
+        rare=True,
     )
 
     def sends_levels(self, on_device: bool) -> bool:
@@ -178,6 +195,7 @@ class StackedRandAugment(SimAugment, RandAugment):
     """Stacked RandAugment."""
 
     name = "stacked_randaugment"
+    implementation = "tf_contrastive.views.policies:StackedRandAugment"
 
     stacked_randaugment_order: str = option(
         "paper",
@@ -205,6 +223,7 @@ class SimCLRPlus(_Listing, SimCLR):
     """SimCLR's policy with further operations."""
 
     name = "simclr+"
+    implementation = "tf_contrastive.views.policies:SimCLRPlus"
     listable = tuple(name for name, lacking in OPERATIONS.items() if lacking)
 
 
@@ -213,6 +232,7 @@ class Ablation(_Listing, _Jittered, Crop):
     """Operations on cropped views."""
 
     name = "ablation:"
+    implementation = "tf_contrastive.views.policies:Ablation"
     listable = tuple(OPERATIONS)
 
     ablation_branch: str = option(
@@ -220,24 +240,11 @@ class Ablation(_Listing, _Jittered, Crop):
         "views that an ablation changes: one (the first) or both",
         choices=("one", "both"),
     )
-    ablation_form: str = option(
-        "figure",
-        "figure: as in SimCLR's figure 5, all views of an image begin with the"
-        " same crop, crop also flips, and rotate turns by 90, 180 or 270"
-        " degrees; 0.2.0: as in version 0.2.0, each view begins with its own"
-        " crop, crop does not flip, and rotate turns by 0 degrees, too",
-        choices=("figure", "0.2.0"),
-    )
-
-    @property
-    def of_figure(self) -> bool:
-        """Whether the operations are those of figure 5."""
-        return self.ablation_form == "figure"
 
     @property
     def shares_crop(self) -> bool:
-        """Whether all views of an image begin with the same crop."""
-        return self.of_figure
+        """Whether all views of an image begin with the same crop (figure 5)."""
+        return True
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -440,6 +447,8 @@ class Views:
         " smallest type that does not change the step's results",
         choices=("auto", "float32", "bfloat16", "uint8"),
         identity=False,
+        rare=True,
+        family="augmentation_options",
     )
     views: int = option(2, "views per image", minimum=1)
     image_size: int | None = option(

@@ -7,6 +7,7 @@ defines the options and their defaults.
 from typing import Any
 
 from tf_contrastive.config import components, fields
+from tf_contrastive.config import loss as declared
 from tf_contrastive.config import own as own_parts
 from tf_contrastive.losses.base import ContrastiveLoss
 from tf_contrastive.losses.cross_entropy import CrossEntropy
@@ -51,25 +52,8 @@ __all__ = [
     "global_batch",
 ]
 
-LOSSES: dict[str, type[ContrastiveLoss]] = components.by_name(
-    [
-        NTXent,
-        SupCon,
-        SupConIn,
-        Sincere,
-        EpsSupInfoNCE,
-        NPairs,
-        Triplet,
-        Margin,
-        NTLogistic,
-        DecoupledNTXent,
-        AlignUniform,
-        SWDHypersphere,
-        SWDNormal,
-        SWDHypercube,
-        MoCo,
-        CrossEntropy,
-    ]
+LOSSES: dict[str, type[ContrastiveLoss]] = components.implementations(
+    declared.LOSSES
 )
 
 

@@ -479,9 +479,9 @@ class Ablation(declared.Ablation, _Listing):
 
 OPERATIONS: dict[str, Callable[[Any], Photometric]] = {
     "crop": lambda policy: ablation.SecondCrop(
-        policy.min_crop_area, flip=policy.of_figure and policy.flip
+        policy.min_crop_area, flip=policy.flip
     ),
-    "rotate": lambda policy: ablation.Rotate(turned=policy.of_figure),
+    "rotate": lambda policy: ablation.Rotate(turned=True),
     "cutout": lambda policy: ablation.Cutout(),
     "noise": lambda policy: ablation.Noise(policy.image_size),
     "sobel": lambda policy: ablation.SOBEL,
@@ -495,19 +495,10 @@ OPERATIONS: dict[str, Callable[[Any], Photometric]] = {
     "solarize": lambda policy: ablation.SOLARIZE,
     "motion_blur": lambda policy: ablation.MotionBlur(),
 }
-POLICIES: dict[str, type[Policy]] = components.by_name(
-    [
-        SimCLR,
-        SimAugment,
-        AutoAugment,
-        RandAugment,
-        StackedRandAugment,
-        Broader,
-        Crop,
-        NoAugmentation,
-    ]
+POLICIES: dict[str, type[Policy]] = components.implementations(
+    declared.POLICIES
 )
-_LISTING: dict[str, type[Policy]] = components.by_name([Ablation, SimCLRPlus])
+_LISTING: dict[str, type[Policy]] = components.implementations(declared.LISTING)
 
 
 def _check_name(augmentation: str) -> None:
