@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import components, fields, keywords, own
+from tf_contrastive.config import components, fields, own
 from tf_contrastive.config import projection as declared
 from tf_contrastive.distribution import do_not_convert_self, own_network
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
@@ -59,7 +59,6 @@ class MLP(tf.keras.Model):
         normalize_input: bool = False,
         **kwargs: Any,
     ) -> None:
-        keywords.check(type(self), kwargs)
         super().__init__(**kwargs)
         self._options: dict[str, Any] = {
             "layers": layers,
@@ -148,7 +147,6 @@ class LinearProbe(tf.keras.layers.Dense):
         normalize_input: bool = False,
         **kwargs: Any,
     ) -> None:
-        keywords.check(type(self), kwargs)
         kwargs["dtype"] = "float32"
         super().__init__(
             num_classes, kernel_initializer=kernel_initializer, **kwargs
@@ -293,9 +291,7 @@ def build(
     if name not in declared.HEADS and fields.module_of(name):
         part = own.load("projection", name)
         return OwnHead(part, synchronized, normalize_input, **options)
-    head = components.pick(
-        "projection", name, declared.HEADS, options, keywords.of(build)
-    )
+    head = components.pick("projection", name, declared.HEADS, options)
     head(**options)  # Checks the values.
     return components.implementation(head)(
         synchronized=synchronized,
@@ -303,6 +299,3 @@ def build(
         name="projection",
         **options,
     )
-
-
-components.list_members(build, declared.HEADS)

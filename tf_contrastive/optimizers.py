@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_contrastive.config import components, fields, keywords
+from tf_contrastive.config import checks, components
 from tf_contrastive.config import optimizer as declared
 from tf_contrastive.distribution import all_finite
 
@@ -45,11 +45,10 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         name: str | None = None,
         **options: Any,
     ) -> None:
-        keywords.check(type(self), options, "is_legacy_optimizer")
         if options.get("amsgrad"):
             raise ValueError("amsgrad=True: is not supported")
         components.check(self.declaration, options)
-        fields.check_float32({"learning_rate": learning_rate, **options})
+        checks.check_float32({"learning_rate": learning_rate, **options})
         own = {option: options.pop(option) for option in self._own_options}
         # Keras compiles one function per variable, which fails under
         # MirroredStrategy on several GPUs.
@@ -380,7 +379,6 @@ def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
     return list(unique.values())
 
 
-@keywords.named
 def build(
     name: str = declared.LARS.name,
     *,
@@ -402,13 +400,8 @@ def build(
     Raises:
       UserError: for an unknown name, option or value.
     """
-    known = components.pick(
-        "optimizer", name, declared.OPTIMIZERS, options, keywords.of(build)
-    )
+    known = components.pick("optimizer", name, declared.OPTIMIZERS, options)
     options = known.defaults() | options
     optimizer = OPTIMIZERS[name](learning_rate, **options)
     optimizer.exempt(exempt)
     return optimizer
-
-
-components.list_members(build, declared.OPTIMIZERS)

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import components, fields, keywords
+from tf_contrastive.config import checks, components
 from tf_contrastive.config import schedule as declared
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.schedule import (
@@ -35,7 +35,7 @@ class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     floor: float = Schedule.learning_rate_floor
 
     def __post_init__(self) -> None:
-        fields.check_float32(vars(self))
+        checks.check_float32(vars(self))
 
     def __call__(self, step: int | tf.Tensor) -> tf.Tensor:
         """Returns the learning rate, float32 [], of `step`, int []."""
@@ -174,7 +174,6 @@ def warmup_steps(warmup_epochs: float, steps_per_epoch: int) -> int:
     return round(steps) if steps >= 1 else 0
 
 
-@keywords.named
 def build(
     name: str = Schedule.decay.label,
     *,
@@ -205,9 +204,7 @@ def build(
         does not hold, a warm-up beyond the end, or boundaries that are not
         between the warm-up and the end.
     """
-    kind = components.pick(
-        "schedule", name, SCHEDULES, options, keywords.of(build)
-    )
+    kind = components.pick("schedule", name, SCHEDULES, options)
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
     if not 0 <= warmup_epochs <= epochs:
         raise errors.UserError(
@@ -217,7 +214,7 @@ def build(
     if boundaries := (kind.defaults() | options).get("boundaries"):
         check_boundaries(boundaries, warmup_epochs, epochs)
     scaled = peak(base_learning_rate, batch_size, scaling)
-    if not fields.is_float32(scaled):
+    if not checks.is_float32(scaled):
         raise errors.UserError(
             f"{errors.arg('learning_rate', format(base_learning_rate, 'g'))} is"
             f" scaled by {errors.arg('batch_size', batch_size)} to {scaled:g},"
@@ -231,6 +228,3 @@ def build(
         floor=floor,
         **options,
     )
-
-
-components.list_members(build, SCHEDULES)

@@ -21,7 +21,7 @@ from lab.benchmarks import measure, supcon_input
 from lab.benchmarks.options import Common, Input
 from tf_contrastive import datasets, train
 from tf_contrastive.base import files, terminal
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks, fields
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import SimAugment, declare
@@ -74,10 +74,10 @@ def run(common: Common, options: Input) -> measure.Report:
     """Measures every policy at every size."""
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
-        for size in fields.read_counts(options.image_sizes):
+        for size in checks.read_counts(options.image_sizes):
             source = source_of(images(size, folder))
             batch_size = options.input_batch_size or default_batch_size(size)
-            for policy in fields.split_list(options.policies):
+            for policy in checks.split_list(options.policies):
                 case = Case(policy, size, batch_size)
                 makers = implementations(case, only_ours=common.only_ours)
                 terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")

@@ -15,7 +15,7 @@ import tensorflow as tf
 from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Loss
 from tf_contrastive import losses
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 
 # Largest errors, relative to ours.
 _ALLOWED = {"value": 1e-4, "gradient": 1e-3}
@@ -59,7 +59,7 @@ def run(common: Common, options: Loss) -> measure.Report:
     """Measures every loss at every size."""
     rows: list[measure.Row] = []
     for loss in measure.chosen("loss", options.losses, LOSSES):
-        for size in fields.read_counts(options.sizes):
+        for size in checks.read_counts(options.sizes):
             makers = _OURS | {"dense": dense} | LOSSES[loss].peers
             skipped = {}
             if size > options.dense_limit:

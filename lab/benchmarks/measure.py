@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from lab.benchmarks.options import Common
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.doctor import memory
 
 _MIB = 2**20
@@ -83,7 +83,7 @@ class Report(NamedTuple):
 
 def chosen(kind: str, names: str, known: Collection[str]) -> list[str]:
     """Returns comma-separated names, or raises `UserError` for another one."""
-    parts = fields.split_list(names)
+    parts = checks.split_list(names)
     for name in parts:
         if name not in known:
             raise errors.unknown(f"{kind} to measure", name, known)

@@ -12,20 +12,18 @@ from typing import Any, ClassVar
 from lab.benchmarks import peer_process
 from tf_contrastive import flags
 from tf_contrastive.config.allocations import Allocation
-from tf_contrastive.config.compilation import Compilation
-from tf_contrastive.config.encoder import ResNet
-from tf_contrastive.config.fields import (
-    group,
+from tf_contrastive.config.checks import (
     list_of,
     matching,
     numbers,
-    option,
     positive_integers,
     read_counts,
-    replace,
     shell_words,
     split_list,
 )
+from tf_contrastive.config.compilation import Compilation
+from tf_contrastive.config.encoder import ResNet
+from tf_contrastive.config.fields import group, option, replace
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import PRECISIONS, check_divisible

@@ -28,7 +28,7 @@ from lab.benchmarks import (
 from lab.benchmarks.options import Common, Peer
 from tf_contrastive import classifiers, datasets, distribution, losses, train
 from tf_contrastive.base import errors, files, terminal
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.optimizer import SGD
 from tf_contrastive.config.pretrain import Pretrain
@@ -129,10 +129,10 @@ def run(common: Common, options: Peer) -> measure.Report:
 
 def cases(options: Peer, folder: str) -> Iterator[Case]:
     """Yields the cases of the tasks; their files are in `folder`."""
-    tasks = fields.split_list(options.peer_tasks)
+    tasks = checks.split_list(options.peer_tasks)
     for run in options.steps() if "step" in tasks else ():
         yield _step(run, options.peer_compile)
-    sizes = fields.read_counts(options.peer_image_sizes)
+    sizes = checks.read_counts(options.peer_image_sizes)
     for size in sizes if "input" in tasks else ():
         yield _input(size, options.peer_seconds, folder)
     if "knn" in tasks:

@@ -16,7 +16,7 @@ from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Serving
 from tf_contrastive import encoders, exporting, heads
 from tf_contrastive.base import errors, files, terminal
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.datasets import image_headers
 
@@ -78,7 +78,7 @@ def run(common: Common, options: Serving) -> measure.Report:
         names = [BARE, PREDICT, *details["signatures"]]
         if common.only_ours:
             names.remove(PREDICT)
-        for size in fields.read_counts(options.serving_batch_sizes):
+        for size in checks.read_counts(options.serving_batch_sizes):
             terminal.info(f"{size} images: {', '.join(names)}")
             cases = [Case(path, name, size) for name in names]
             rows += _measure(cases, options.serving_seconds, common.memory)

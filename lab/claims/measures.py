@@ -21,7 +21,7 @@ from lab.claims import (
 )
 from tf_contrastive import checkpoints, datasets, flags, losses, views
 from tf_contrastive.base import errors, files
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import PROTOCOLS
@@ -140,7 +140,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _written_rows(options: Scoring) -> set[str]:
     """Returns the names of `_numbers` that an evaluation will have."""
     known, written = PROTOCOLS, set()
-    names = fields.split_list(options.evaluation.protocols)
+    names = checks.split_list(options.evaluation.protocols)
     for protocol in known if "all" in names else names:
         for number in protocol_numbers.names(protocol, options):
             # VARIANT/METRIC, METRIC or METRIC/1.
@@ -278,7 +278,7 @@ def _scored(
     context = EvaluationContext(
         Subject(trained.encoder, run=trained.run), Data(train, test), options
     )
-    names = fields.split_list(evaluation.protocols)
+    names = checks.split_list(evaluation.protocols)
     numbers = _numbers(protocols.run(context, names)["results"])
     numbers[FINAL_LOSS] = trained.final
     if trained.collapsed is not None:

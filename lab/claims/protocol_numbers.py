@@ -6,7 +6,7 @@ runs begin. Tests hold these names to what the protocols write.
 
 from collections.abc import Callable, Iterable
 
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.transfer import SUITES
 from tf_contrastive.evaluation import classification, transformations
@@ -40,7 +40,7 @@ def _features(options: Scoring, variants: Iterable[str] = ("",)) -> list[str]:
     """Returns the variants of results of the features to classify."""
     return [
         classification.variant(space, variant)
-        for space in fields.split_list(options.evaluation.features)
+        for space in checks.split_list(options.evaluation.features)
         for variant in variants
     ]
 
@@ -49,7 +49,7 @@ def _knn(options: Scoring) -> list[str]:
     votes = options.knn.votes()
     names = [
         classification.neighbors_name(k, votes)
-        for k in fields.read_counts(options.knn.k)
+        for k in checks.read_counts(options.knn.k)
     ]
     return of_variants("top1", variants=_features(options, names))
 
@@ -62,7 +62,7 @@ def _linear(options: Scoring) -> list[str]:
 
 
 def _finetune(options: Scoring) -> list[str]:
-    fractions = fields.read_numbers(options.finetune.fractions)
+    fractions = checks.read_numbers(options.finetune.fractions)
     suffixes = ("", " scratch") if options.finetune.scratch else ("",)
     return of_variants(
         "top1",
@@ -75,7 +75,7 @@ def _finetune(options: Scoring) -> list[str]:
 
 
 def _transfer(options: Scoring) -> list[str]:
-    methods = fields.split_list(options.transfer.methods)
+    methods = checks.split_list(options.transfer.methods)
     targets = SUITES[options.transfer.suite].targets
     variants = [f"{x} {method}" for x in targets for method in methods]
     return of_variants("top1", "score", variants=variants)
@@ -89,7 +89,7 @@ def _robustness(options: Scoring) -> list[str]:
         by_severity.append("ece")
     else:
         names.append("neighbors")
-    corruptions = fields.split_list(options.robustness.corruptions)
+    corruptions = checks.split_list(options.robustness.corruptions)
     by_severity += [f"error_{name}" for name in corruptions]
     return names + [f"{x}/{s}" for x in by_severity for s in SEVERITIES]
 

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 from lab.benchmarks.options import BENCHMARKS, Common
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import allocations, fields
+from tf_contrastive.config import allocations, checks, fields
 from tf_contrastive.config.fields import Command, Terminal, group, option
 
 _COMPARING = [name for name, kind in BENCHMARKS.items() if kind().in_all()]
 
 
 def _benchmark_name(value: str) -> str | None:
-    allowed = fields.one_of(value, (*BENCHMARKS, "all"))
+    allowed = checks.one_of(value, (*BENCHMARKS, "all"))
     return allowed and f"{allowed}, as in: benchmark loss"
 
 

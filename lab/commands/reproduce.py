@@ -6,13 +6,8 @@ import os
 from lab.claims import definitions
 from tf_contrastive.base import terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.fields import (
-    Command,
-    Terminal,
-    group,
-    option,
-    plain_path,
-)
+from tf_contrastive.config.checks import plain_path
+from tf_contrastive.config.fields import Command, Terminal, group, option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,12 @@ from typing import Any, ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.checks import (
+    POSITIVE_NUMBERS,
+    positive_integers,
+    read_counts,
+    read_numbers,
+)
 from tf_contrastive.config.data import (
     INPUT_SHARDINGS,
     Data,
@@ -19,16 +25,7 @@ from tf_contrastive.config.dataset import (
     WithOptions,
     dataset_name,
 )
-from tf_contrastive.config.fields import (
-    POSITIVE_NUMBERS,
-    Command,
-    Terminal,
-    group,
-    option,
-    positive_integers,
-    read_counts,
-    read_numbers,
-)
+from tf_contrastive.config.fields import Command, Terminal, group, option
 
 # Seconds for reading labels from files.
 _LABELS = 10.0

@@ -7,8 +7,9 @@ from typing import Any
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.commands.pretrain import PretrainCommand
+from tf_contrastive.config.checks import plain_path
 from tf_contrastive.config.compilation import Compilation
-from tf_contrastive.config.fields import group, option, plain_path
+from tf_contrastive.config.fields import group, option
 from tf_contrastive.config.runtime import Runtime
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.fields import Terminal, group, option
 from tf_contrastive.config.runtime import STRATEGIES, Devices
@@ -144,7 +144,7 @@ def _compare(evaluation: Evaluation) -> int:
     """Prints which of each two encoders is better, by each protocol."""
     from tf_contrastive.evaluation import comparison, results
 
-    names = fields.split_list(evaluation.compare)
+    names = checks.split_list(evaluation.compare)
     report = comparison.compare_all(names, evaluation.seed)
     letters = dict(zip(names, _LETTERS, strict=False))
     headings = ("protocol", "version", "encoders", "the first is")

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.checks import split_list
 from tf_contrastive.config.data import Reading, inherited
 from tf_contrastive.config.explore import Exploration
-from tf_contrastive.config.fields import Command, Terminal, group, split_list
+from tf_contrastive.config.fields import Command, Terminal, group
 
 if TYPE_CHECKING:
     from tf_contrastive import datasets

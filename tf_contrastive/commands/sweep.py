@@ -21,14 +21,13 @@ from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import fields
+from tf_contrastive.config.checks import plain_path, shell_words
 from tf_contrastive.config.fields import (
     Command,
     Option,
     Terminal,
     group,
     option,
-    plain_path,
-    shell_words,
 )
 
 # In a run's folder, and in the sweep's.

@@ -9,18 +9,17 @@ from it. Other modules do not compare names: they ask for traits.
 import dataclasses
 import functools
 import importlib
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import fields, keywords
+from tf_contrastive.config import checks, fields
 
 C = TypeVar("C", bound="Component")
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class Component(keywords.Checked):
+class Component:
     """Base of declarations.
 
     Attributes:
@@ -39,15 +38,13 @@ class Component(keywords.Checked):
         check(type(self), vars(self))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Component)
-            and type(other) is type(self)
-            and other.label == self.label
-            and other.arguments() == self.arguments()
+        return type(other) is type(self) and all(
+            getattr(self, field.name) == getattr(other, field.name)
+            for field in dataclasses.fields(self)
         )
 
     def __hash__(self) -> int:
-        return hash((type(self), self.label))
+        return hash(type(self))
 
     @property
     def label(self) -> str:
@@ -124,15 +121,9 @@ def implementations(members: Mapping[str, type[Component]]) -> dict[str, Any]:
 
 
 def pick(
-    kind: str,
-    name: str,
-    members: Mapping[str, Any],
-    options: Iterable[str],
-    others: Iterable[str] = (),
+    kind: str, name: str, members: Mapping[str, Any], options: Iterable[str]
 ) -> Any:
     """Returns a member of a family, which must have the options.
-
-    `others` are arguments that could have been meant instead.
 
     Raises:
       UserError: for an unknown name or option.
@@ -142,31 +133,8 @@ def pick(
     known = members[name].defaults()
     for option in options:
         if option not in known:
-            known = [*known, *others]
             raise errors.unknown(f"option of {name}", option, known)
     return members[name]
-
-
-def list_members(
-    function: Callable[..., Any], members: Mapping[str, Any]
-) -> None:
-    """Adds the names and options of a family to a docstring, for `help`."""
-    lines = []
-    for name, member in members.items():
-        options = [f"{n}={x!r}" for n, x in member.defaults().items()]
-        lines.append(f"{name}({', '.join(options)})")
-    wrapped = [
-        textwrap.fill(
-            line,
-            80,
-            initial_indent="      ",
-            subsequent_indent="          ",
-            break_on_hyphens=False,
-        )
-        for line in lines
-    ]
-    text = "\n".join(["    Names and options:", "", *wrapped, ""])
-    function.__doc__ = f"{function.__doc__}\n{text}    "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,7 +302,7 @@ def chosen(
     help: str,
     *,
     kind: str,
-    check: fields.Check | None = None,
+    check: checks.Check | None = None,
     flags: Iterable[str] = (),
     prefixed: Iterable[str] = (),
     defaults: Mapping[str, Mapping[str, Any]] | None = None,

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.checks import is_float32, matching, one_of
 from tf_contrastive.config.dataset import (
     FORMS,
     IMAGENET_STATISTICS,
@@ -13,7 +14,7 @@ from tf_contrastive.config.dataset import (
     image_dataset,
     read,
 )
-from tf_contrastive.config.fields import is_float32, matching, one_of, option
+from tf_contrastive.config.fields import option
 
 SAMPLERS = ("shuffle", "class_balanced")
 INPUT_SHARDINGS = ("auto", "file", "record", "example")

@@ -13,12 +13,8 @@ import typing
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
-from tf_contrastive.config.fields import (
-    matching,
-    module_of,
-    option,
-    problem,
-)
+from tf_contrastive.config.checks import matching
+from tf_contrastive.config.fields import module_of, option, problem
 
 # The file that each dataset has which TensorFlow Datasets has prepared.
 PREPARED_INFO = "dataset_info.json"

@@ -2,13 +2,10 @@
 
 import dataclasses
 
+from tf_contrastive.config.checks import matching, shell_words
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset import dataset_name
-from tf_contrastive.config.fields import (
-    matching,
-    option,
-    shell_words,
-)
+from tf_contrastive.config.fields import option
 
 # Format -> extension of its files.
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg, unknown
 from tf_contrastive.config import own
+from tf_contrastive.config.checks import one_of
 from tf_contrastive.config.components import Component, chosen
 from tf_contrastive.config.data import (
     STANDARDIZE_EXAMPLES,
@@ -15,7 +16,7 @@ from tf_contrastive.config.data import (
     write_statistics,
 )
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
-from tf_contrastive.config.fields import module_of, one_of, option
+from tf_contrastive.config.fields import module_of, option
 
 STEMS = ("auto", "imagenet", "cifar")
 POOL_PADDINGS = ("same", "symmetric")

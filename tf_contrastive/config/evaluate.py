@@ -5,16 +5,10 @@ from typing import Any, TypeVar
 
 from tf_contrastive.base.errors import arg
 from tf_contrastive.config import allocations, fields
+from tf_contrastive.config.checks import list_of, split_list
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
-from tf_contrastive.config.fields import (
-    Command,
-    group,
-    list_of,
-    option,
-    replace,
-    split_list,
-)
+from tf_contrastive.config.fields import Command, group, option, replace
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.protocols import (
     PROTOCOLS,

@@ -2,9 +2,10 @@
 
 import dataclasses
 
+from tf_contrastive.config.checks import split_list
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset import dataset_name
-from tf_contrastive.config.fields import option, split_list
+from tf_contrastive.config.fields import option
 
 MAPS = ("auto", "tsne", "pca")
 # Of so many images, all pairs are compared; neighbours of more need faiss.

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from tf_contrastive.config.fields import list_of, option
+from tf_contrastive.config.checks import list_of
+from tf_contrastive.config.fields import option
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "keras", "tflite", "onnx")

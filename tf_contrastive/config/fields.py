@@ -6,27 +6,24 @@ its value follows from others, or from the data and the devices.
 
 import contextlib
 import dataclasses
-import functools
 import operator
 import re
-import shlex
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from numbers import Real
+from collections.abc import Callable, Iterable, Iterator
 from types import NoneType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from tf_contrastive.base.errors import UserError, arg, did_you_mean, unknown
+from tf_contrastive.base.errors import UserError, arg, unknown
+from tf_contrastive.config.checks import (
+    FLOAT32,
+    INT_MAX,
+    Check,
+    is_float32,
+    is_int32,
+    one_of,
+)
 
 T = TypeVar("T")
-# Value -> None if it is allowed, else what is allowed.
-Check = Callable[[str], str | None]
-# The sizes of float32's normal numbers: TensorFlow makes 0 of smaller ones, and
-# infinity of larger ones.
-_FLOAT32_MIN, _FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-_FLOAT32 = "that float32 holds (1.2e-38 to 3.4e38 in size, or 0)"
-# Counts and sizes are int32 in some operations of TensorFlow.
-_INT_MAX = 2**31 - 1
 AUTO = "auto"
 # A part of the user's own, module:name.
 _OWN = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -341,142 +338,11 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     bounds = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
     if value_type(field) is float:
         if not is_float32(value):
-            return f"{bounds}, and a number {_FLOAT32}"
-    elif about["maximum"] is None and not _is_int32(value):
-        return f"at most {_INT_MAX}"
+            return f"{bounds}, and a number {FLOAT32}"
+    elif about["maximum"] is None and not is_int32(value):
+        return f"at most {INT_MAX}"
     within = all(holds(value, limit) for _, limit, holds in limits)
     return None if within else bounds
-
-
-def is_float32(value: Any) -> bool:
-    """Whether float32 holds a number, but for its last digits."""
-    return value == 0 or _FLOAT32_MIN <= abs(value) <= _FLOAT32_MAX
-
-
-def _is_int32(value: int) -> bool:
-    return value <= _INT_MAX
-
-
-def check_float32(values: Mapping[str, Any]) -> None:
-    """Raises `UserError` for the first number that float32 does not hold.
-
-    Values that are not numbers are left out.
-    """
-    for name, value in values.items():
-        if isinstance(value, Real) and not is_float32(value):
-            raise UserError(f"{arg(name, value)}: must be a number {_FLOAT32}")
-
-
-def one_of(value: Any, known: Iterable[str]) -> str | None:
-    """Checks a name; the answer to another one suggests the nearest."""
-    known = list(known)
-    if value in known:
-        return None
-    return f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
-
-
-def plain_path(value: str) -> str | None:
-    """Checks a folder of checkpoints for characters of patterns.
-
-    TensorFlow deletes old checkpoints by patterns that it makes of the path.
-    """
-    if set(value) & set("*?[]\\"):
-        return "a folder without the characters * ? [ ] and \\"
-    return None
-
-
-def split_list(value: str) -> list[str]:
-    """Splits a comma-separated value."""
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-def read_numbers(value: str) -> tuple[float, ...]:
-    """Returns the numbers of a comma-separated value."""
-    return tuple(float(part) for part in split_list(value))
-
-
-def read_counts(value: str) -> tuple[int, ...]:
-    """Returns the integers of a comma-separated value."""
-    return tuple(int(part) for part in split_list(value))
-
-
-def numbers(
-    what: str,
-    example: str,
-    allowed: Callable[[Sequence[float]], bool],
-    read: Callable[[str], Sequence[float]] = read_numbers,
-) -> Check:
-    """Makes the check of a comma-separated list of numbers.
-
-    `what` describes the allowed numbers.
-    """
-    held: Callable[[Any], bool] = is_float32
-    sizes = _FLOAT32
-    if read is read_counts:
-        held, sizes = _is_int32, f"up to {_INT_MAX}"
-
-    def check(value: str) -> str | None:
-        try:
-            parsed = read(value)
-            if not all(map(held, parsed)):
-                return f"a comma-separated list of numbers {sizes}"
-            if parsed and allowed(parsed):
-                return None
-        except ValueError:
-            pass
-        return f"a comma-separated list of {what}, such as {example}"
-
-    return check
-
-
-POSITIVE_NUMBERS = numbers(
-    "distinct numbers above 0",
-    "0.03,0.1,0.3",
-    lambda x: min(x) > 0 and len(set(x)) == len(x),
-)
-
-
-def positive_integers(example: str, *, distinct: bool = False) -> Check:
-    """Makes the check of a list of integers from 1; see `numbers`."""
-    return numbers(
-        "distinct integers from 1" if distinct else "integers from 1",
-        example,
-        lambda x: min(x) >= 1 and not (distinct and len(set(x)) < len(x)),
-        read_counts,
-    )
-
-
-def matching(pattern: str, allowed: str) -> Check:
-    """Makes the check of a text by a regular expression."""
-    return lambda value: None if re.fullmatch(pattern, value) else allowed
-
-
-def list_of(known: Iterable[str], problem_of: Check | None = None) -> Check:
-    """Makes the check of a comma-separated list of names.
-
-    `problem_of` checks one name, if there are more than `known`.
-    """
-    known = tuple(known)
-    problem_of = problem_of or functools.partial(one_of, known=known)
-
-    def check(value: str) -> str | None:
-        names = split_list(value)
-        bad = [name for name in names if problem_of(name)]
-        if names and not bad:
-            return None
-        hint = did_you_mean(bad[0], known) if bad else ""
-        return f"a comma-separated list of {', '.join(known)}{hint}"
-
-    return check
-
-
-def shell_words(value: str) -> str | None:
-    """Checks flags within a flag, which a shell must be able to split."""
-    try:
-        shlex.split(value)
-    except ValueError:
-        return "flags as a shell splits them, with every quote closed"
-    return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,19 +6,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.allocations import FEATURES
-from tf_contrastive.config.encoder import MAX_DROP_PATH
-from tf_contrastive.config.fields import (
+from tf_contrastive.config.checks import (
     POSITIVE_NUMBERS,
-    group,
     list_of,
     numbers,
-    option,
     positive_integers,
     read_counts,
     read_numbers,
     split_list,
-    split_pairs,
 )
+from tf_contrastive.config.encoder import MAX_DROP_PATH
+from tf_contrastive.config.fields import group, option, split_pairs
 from tf_contrastive.config.linear import (
     LinearSchedule,
     LinearStage,

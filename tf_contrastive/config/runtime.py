@@ -4,13 +4,13 @@ import dataclasses
 import functools
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.fields import (
+from tf_contrastive.config.checks import (
     matching,
     numbers,
-    option,
     plain_path,
     read_counts,
 )
+from tf_contrastive.config.fields import option
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")

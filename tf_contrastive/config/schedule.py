@@ -4,8 +4,9 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.checks import numbers, read_numbers
 from tf_contrastive.config.components import Component, by_name, chosen
-from tf_contrastive.config.fields import numbers, option, read_numbers
+from tf_contrastive.config.fields import option
 from tf_contrastive.config.optimizer import OPTIMIZERS
 
 SCALINGS = ("linear", "sqrt", "none")

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from tf_contrastive.config.fields import matching, option
+from tf_contrastive.config.checks import matching
+from tf_contrastive.config.fields import option
 
 
 @dataclasses.dataclass(frozen=True)

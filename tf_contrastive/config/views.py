@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
+from tf_contrastive.config.checks import one_of
 from tf_contrastive.config.components import Component, by_name, chosen
 from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.fields import module_of, one_of, option
+from tf_contrastive.config.fields import module_of, option
 
 # Operations of `ablation:OP[+OP]`, and whether SimCLR's policy lacks them, so
 # that `simclr+OP[+OP]` may add them.

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import keywords
 from tf_contrastive.config.dataset import Digits
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.source import Access, Info, Source, in_memory
@@ -14,7 +13,6 @@ from tf_contrastive.datasets.source import Access, Info, Source, in_memory
 _DIGITS_TEST_STRIDE = 5
 
 
-@keywords.named
 def from_arrays(
     images: np.ndarray,
     labels: np.ndarray | None = None,

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import dataset, keywords
+from tf_contrastive.config import dataset
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.datasets import image_files, split_spec, unreadable
 from tf_contrastive.datasets.array_source import digits
@@ -156,7 +156,6 @@ def from_folder(
     Raises:
       UserError: as of `source`.
     """
-    keywords.check(Reading, options)
     reading = Reading(**options)
     return source(f"folder:{os.fspath(path)}", split, reading=reading)
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import keywords, own
+from tf_contrastive.config import own
 from tf_contrastive.config.dataset import DATASETS, Own
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.array_source import from_arrays
@@ -34,7 +34,6 @@ _AGAIN = 32
 _REPORT_EVERY = 10
 
 
-@keywords.named
 def from_dataset(
     dataset: tf.data.Dataset,
     label_names: tuple[str, ...] | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import components, keywords, own
+from tf_contrastive.config import components, own
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS
@@ -116,15 +116,10 @@ def _network(name: Any, options: dict[str, Any]) -> Any:
     if declared.is_own(name):
         return OwnEncoder(own.load("encoder", name, declared.PREFIXES), options)
     declared.check_encoder_name(name)
-    kind = components.pick(
-        "encoder", name, ENCODERS, options, keywords.of(build)
-    )
+    kind = components.pick("encoder", name, ENCODERS, options)
     return kind(network=declared.split_name(name), **options)
 
 
 def _model_name(name: Any) -> str:
     text = name if isinstance(name, str) else own.name_of(name)
     return re.sub(r"\W", "_", text).strip("_") or "encoder"
-
-
-components.list_members(build, ENCODERS)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tf_contrastive import embedding
 from tf_contrastive.base import errors, files
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import plots, results
 from tf_contrastive.evaluation.context import EvaluationContext
@@ -29,7 +29,7 @@ _DOTS_PER_INCH = 120
 # Classes of a confusion matrix, at most.
 _MAX_CONFUSED = 50
 # Protocols whose accuracies are columns of the HParams page: the default ones.
-_COLUMNS = fields.split_list(Evaluation.protocols)
+_COLUMNS = checks.split_list(Evaluation.protocols)
 # The npz entry that describes the other entries, in JSON.
 _ABOUT = "about"
 

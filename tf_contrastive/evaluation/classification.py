@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers, optimizers, schedules
 from tf_contrastive.base import errors
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
@@ -232,7 +232,7 @@ def lacks_neighbors(
 
 def lacks_for_knn(context: EvaluationContext) -> str | None:
     """Returns what `knn` lacks, or None."""
-    most = max(fields.read_counts(context.options.knn.k))
+    most = max(checks.read_counts(context.options.knn.k))
     return lacks_features(context) or lacks_neighbors(context, "knn_k", most)
 
 

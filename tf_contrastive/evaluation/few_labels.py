@@ -11,7 +11,7 @@ import numpy as np
 
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
-from tf_contrastive.config.fields import read_numbers
+from tf_contrastive.config.checks import read_numbers
 from tf_contrastive.config.protocols import DRAWN
 from tf_contrastive.datasets import subsets
 from tf_contrastive.evaluation import other_datasets

@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import results, statistics
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
 
 # By which results it is judged, if they are there: the last default first.
-_PREFERRED = fields.split_list(Evaluation.protocols)[::-1]
+_PREFERRED = checks.split_list(Evaluation.protocols)[::-1]
 
 
 class _Answers(NamedTuple):

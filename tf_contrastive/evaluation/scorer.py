@@ -17,7 +17,7 @@ from tf_contrastive import (
     tensorboard,
 )
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks, fields
 from tf_contrastive.config.data import Data, Reading, check_pod, inherited
 from tf_contrastive.config.evaluate import Evaluation, Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
@@ -105,7 +105,7 @@ class Scorer:
             },
         )
         self._recorder.step = run.step if run else 0
-        names = fields.split_list(self._options.evaluation.protocols)
+        names = checks.split_list(self._options.evaluation.protocols)
         rows: list[dict[str, Any]] = []
         report: dict[str, Any] = {}
         diverged: list[str] = []
@@ -205,7 +205,7 @@ class Scorer:
         if train.info.has_labels and test.info.has_labels:
             info = datasets.check_scorable(train.info, test.info)
             test = dataclasses.replace(test, info=info)
-        names = fields.split_list(evaluation.protocols)
+        names = checks.split_list(evaluation.protocols)
         names = [*PROTOCOLS] if "all" in names else names
         for config, trained in self._trainings(run):
             seen = seen_images.of_encoder(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.checkpoints import preemption
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.evaluation import results
 
@@ -122,7 +122,7 @@ class Watch:
 
     def _required(self) -> dict[str, Any] | None:
         """Returns protocol@version -> hyperparameters, if known."""
-        names = fields.split_list(self._options.evaluation.protocols)
+        names = checks.split_list(self._options.evaluation.protocols)
         if "all" in names:
             return self._measured
         return {

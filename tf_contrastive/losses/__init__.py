@@ -73,6 +73,3 @@ def build(name: Any, **options: Any) -> ContrastiveLoss:
     if name not in LOSSES and fields.module_of(name):
         return of_part(own_parts.load("loss", name), **options)
     return components.pick("loss", name, LOSSES, options)(**options)
-
-
-components.list_members(build, LOSSES)

@@ -38,6 +38,10 @@ class ContrastiveLoss(declared.LossDeclaration):
     block_size: int | None = None
     similarity_products: str = "auto"
 
+    # What computes is compared by identity, unlike declarations.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     @tf.autograph.experimental.do_not_convert
     def __call__(
         self,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import keywords, own
+from tf_contrastive.config import own
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import synchronize
@@ -104,7 +104,6 @@ class ContrastiveStep(tf.keras.Model):
         unlabelled: bool = False,
         **kwargs: Any,
     ) -> None:
-        keywords.check(type(self), kwargs)
         super().__init__(**kwargs)
         _check_networks(encoder, projection_head)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -247,9 +246,6 @@ class ContrastiveStep(tf.keras.Model):
                     f"compile({name}=...) is not used: the loss and the probe"
                     " are arguments of ContrastiveModel, which measures them"
                 )
-        keywords.check(
-            type(self).compile, kwargs, *keywords.of(super().compile)
-        )
         kwargs.setdefault("jit_compile", False)
         super().compile(optimizer=optimizer, **kwargs)
         self.optimizer.build(self.pretrained_variables)

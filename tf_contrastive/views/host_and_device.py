@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import keywords
 from tf_contrastive.config import views as config
 from tf_contrastive.views import prng
 from tf_contrastive.views.pixel_dtype import to_wire
@@ -15,7 +14,7 @@ from tf_contrastive.views.policies import Policy, build
 _without_autograph = tf.autograph.experimental.do_not_convert
 
 
-class Views(keywords.Checked):
+class Views:
     """Makes V = `count` views of each image, by a policy.
 
     The seed of view v is the image's seed with v folded in: a view is the same

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import components, keywords
+from tf_contrastive.config import components
 from tf_contrastive.config import own as own_parts
 from tf_contrastive.config import views as declared
 from tf_contrastive.views import (
@@ -508,7 +508,6 @@ def _check_name(augmentation: str) -> None:
         )
 
 
-@keywords.named
 def build(name: Any, *, image_size: int, **options: Any) -> Policy:
     """Builds an augmentation policy by its name, or of views of your own.
 
@@ -530,11 +529,6 @@ def build(name: Any, *, image_size: int, **options: Any) -> Policy:
         return OwnViews(image_size, part, **options)
     prefix, names = declared.split_name(name)
     members = POLICIES | _LISTING
-    policy = components.pick(
-        "augmentation", prefix, members, options, keywords.of(build)
-    )
+    policy = components.pick("augmentation", prefix, members, options)
     listed = {"names": names} if names else {}
     return policy(image_size, **listed, **options)
-
-
-components.list_members(build, POLICIES | _LISTING)
