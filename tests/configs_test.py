@@ -20,7 +20,7 @@ from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.smoke import SMOKE_STEPS, smoke, substitute
+from tf_contrastive.doctor.smoke import SMOKE_STEPS, shrink, smoke, substitute
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -378,7 +378,7 @@ def test_a_smoke_run_logs_its_changes(tmp_path, capsys):
         "--data_dir=/nowhere",
         f"--workdir={tmp_path}",
     )
-    tried = train.shrink(run)
+    tried = shrink(run)
     printed = capsys.readouterr().err
     for text in (
         "digits/1000 replaces imagenet2012",
@@ -392,12 +392,12 @@ def test_a_smoke_run_logs_its_changes(tmp_path, capsys):
 
 def test_smoke_uses_available_data_and_reports_typos(capsys):
     run = _run(dataset="digits", image_size=None, smoke=True)
-    tried = train.shrink(run)
+    tried = shrink(run)
     assert tried.data.dataset == "digits"
     assert tried.views.image_size == 8
     assert "replaces" not in capsys.readouterr().err
     with pytest.raises(errors.UserError, match="did you mean 'cifar10'"):
-        train.shrink(dataclasses.replace(run, data=Data("cifr10")))
+        shrink(dataclasses.replace(run, data=Data("cifr10")))
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.datasets import color_statistics as dataset_statistics
+from tf_contrastive.doctor import test_split
 
 pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
@@ -521,13 +522,12 @@ def test_both_branches_start_and_a_resumed_run_needs_no_start(
     assert train.pretrain(run).start_step == 4
 
 
-@pytest.mark.slow
 def test_copies_in_the_split_to_score_later_are_told(tmp_path, caplog):
     class_folders(tmp_path / "train", per_class=20)
     class_folders(tmp_path / "test", per_class=5)
     folder = {"dataset": f"folder:{tmp_path}", "split": "train"}
     run = _options(tmp_path / "run", **folder, batch_size=16, epochs=1)
-    assert train.pretrain(run).step == 2
+    test_split.check(train.prepare(run))
     assert "10 of the 10 images" in caplog.text
     assert "`evaluate` refuses them" in caplog.text
 

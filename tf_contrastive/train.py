@@ -4,10 +4,8 @@
 whatever needs a run before it is trained takes the `PreparedRun`.
 """
 
-import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import os
 import time
@@ -15,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -30,17 +27,14 @@ from tf_contrastive import (
     tensorboard,
 )
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import allocations, fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     channel_statistics,
     check_pillow,
     check_pod,
-    without_slice,
     write_statistics,
 )
-from tf_contrastive.config.encoder import ResNet
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import (
     Machine,
@@ -49,21 +43,17 @@ from tf_contrastive.config.runtime import (
     resolve_log_every,
     skipped_steps,
 )
-from tf_contrastive.config.smoke import smoke, substitute
-from tf_contrastive.config.views import NoAugmentation, Views, resolve_views
 from tf_contrastive.encoders import library_weights
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
 from tf_contrastive.tensorboard import (
+    examples,
     hparams,
     projector,
     run_summary,
     scalars,
 )
 from tf_contrastive.views import RunViews
-
-# Encoded examples among which those are chosen whose views TensorBoard shows.
-_SHUFFLED_EXAMPLES = 1024
 
 Schedules = dict[str, tf.keras.optimizers.schedules.LearningRateSchedule]
 
@@ -88,11 +78,12 @@ class Result:
 
 
 @distribution.failures.reported()
-def pretrain(options: Pretrain) -> Result:
+def pretrain(options: "Pretrain | PreparedRun") -> Result:
     """Trains an encoder, or resumes its training.
 
     Args:
-      options: results go to their `runtime.workdir`.
+      options: of the run, or what `prepare` returned for them; results go to
+        their `runtime.workdir`.
 
     Raises:
       UserError: for invalid input, before the first step and before anything
@@ -102,7 +93,7 @@ def pretrain(options: Pretrain) -> Result:
         the same command resumes it.
     """
     # ---- Strategy, data, and the options that follow from them
-    run = prepare(options)
+    run = prepare(options) if isinstance(options, Pretrain) else options
     runtime, source = run.options.runtime, run.source
     check_profile_steps(runtime.profile_steps, run.total_steps)
     allocations.check_batch(run.options, run.machine)
@@ -112,7 +103,6 @@ def pretrain(options: Pretrain) -> Result:
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()
-        _warn_of_test(run)
     run = run.in_memory()
 
     # ---- Model and optimizers
@@ -131,7 +121,13 @@ def pretrain(options: Pretrain) -> Result:
         saved = checkpoints.Checkpoints(model, run.options, source.info, lock)
         start_step = saved.restore()
         if run.is_chief:
-            _announce(run, start_step)
+            callbacks.announce(
+                run.options,
+                source,
+                run.machine.replicas,
+                run.steps_per_epoch,
+                start_step,
+            )
 
         # ---- Callbacks, fit
         keeper = callbacks.CheckpointCallback(saved, runtime, listener)
@@ -147,7 +143,7 @@ def pretrain(options: Pretrain) -> Result:
             summaries = _summaries(run, model, rates, host_copy)
             row = hparams.HParams(run.events, run.options)
             watchers += [summaries, row, *_reports(run, summaries)]
-        with _saving_on_error(run, saved):
+        with checkpoints.saving_on_error(saved, run.strategy, run.service):
             seconds, metrics = fit(run, model, start_step, watchers)
         keeper.check_trained()
         if summaries:
@@ -285,41 +281,6 @@ class PreparedRun:
             )
         )
 
-    def example_views(self) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """A small batch (views [B, V, S, S, K], labels or None), not mixed."""
-        first = self._example_batch()
-        return first if isinstance(first, tuple) else (first, None)
-
-    def originals(self) -> tf.Tensor:
-        """The images of `example_views`, not augmented, [B, 1, S, S, K]."""
-        plain = Views(policy=NoAugmentation(), views=1)
-        side = self.options.views.side
-        views = resolve_views(plain, self.source.info.name, side)
-        options = dataclasses.replace(self.options, views=views)
-        first = dataclasses.replace(self, options=options)._example_batch()
-        return first[0] if isinstance(first, tuple) else first
-
-    def _example_batch(self) -> Any:
-        views, images = self.options.views, tensorboard.GRID_IMAGES
-        if self.options.runtime.histograms_every_epochs:
-            images = tensorboard.images_per_batch(views.side, views.views)
-        buffer = self.options.data.shuffle_buffer
-        few = self.with_options(
-            augment_on="host",
-            wire_dtype="float32",
-            mixup_alpha=0.0,
-            cutmix_alpha=0.0,
-            decode_scale="full",
-            batch_size=min(images, self.source.info.num_examples),
-            sampler="shuffle",
-            shuffle_buffer=min(buffer, _SHUFFLED_EXAMPLES),
-            cache="none",
-        )
-        # In this process alone.
-        local = tf.distribute.get_strategy()
-        few = dataclasses.replace(few, strategy=local, service=None)
-        return next(iter(few.batches()))
-
     def build(self) -> tuple[ContrastiveModel, Schedules]:
         """Returns the compiled model, and TensorBoard tag -> learning rate.
 
@@ -435,8 +396,10 @@ def prepare(
     """
     run.validate()
     if run.runtime.smoke:
-        run = shrink(run)
-        run.validate()
+        raise errors.UserError(
+            f"{errors.arg('smoke', 'True')}: train what doctor.smoke.shrink"
+            " makes of these options"
+        )
     runtime = run.runtime
     strategy = strategy or distribution.strategy(
         runtime.strategy,
@@ -508,72 +471,9 @@ def open_data(run: Pretrain) -> Splits:
     if run.linear.schedule.epochs:
         test = open_split(run, run.data.test_split)
         datasets.check_scorable(train.info, test.info)
-        check_disjoint(train, test)
-        for path, seen in seen_before(run, test):
-            text = f"{errors.arg('init_from', path)}: {seen.text}"
-            if seen.are_known:
-                raise errors.UserError(
-                    f"{text}: set another {errors.arg('test_split')}, or start"
-                    " from another encoder"
-                )
-            terminal.warning(text)
-    elif _are_slices_of_one(run):
-        # `evaluate` will score it.
-        check_disjoint(train, open_split(run, run.data.test_split))
     if fraction := run.data.validation_fraction:
         train, validation = train.split_validation(fraction, run.runtime.seed)
     return Splits(train, validation, test)
-
-
-def _are_slices_of_one(run: Pretrain) -> bool:
-    """Whether the split to train on and the one to score are of one split."""
-    train, test = map(without_slice, (run.data.split, run.data.test_split))
-    return train == test
-
-
-def check_disjoint(train: datasets.Source, test: datasets.Source) -> None:
-    """Refuses a test split with training images; warns of a few copies."""
-    if warning := datasets.check_disjoint(train, test):
-        terminal.warning(warning)
-
-
-def seen_before(
-    run: Pretrain, test: datasets.Source
-) -> Iterator[tuple[str, datasets.Seen]]:
-    """Yields (its path, what it has seen of `test`) of runs to start from."""
-    path = run.setup.init_from
-    for before in itertools.islice(exporting.makers(run), 1, None):
-        if before.data.dataset == run.data.dataset:
-            # The folder may be elsewhere now.
-            before = fields.replace(before, data_dir=run.data.data_dir)
-        try:
-            trained = open_split(before, before.data.split)
-        except errors.UserError as error:
-            terminal.info(
-                f"{path}: its images are not compared: {error.marked}"
-            )
-        else:
-            labelled = before.loss.needs_labels
-            seen = datasets.find_seen(trained, test, labelled)
-            if seen.number:
-                yield path, seen
-        path = before.setup.init_from
-
-
-def _warn_of_test(run: PreparedRun) -> None:
-    """Warns of images to learn from that `evaluate` would score, in files."""
-    if run.test or run.source.digests is None:
-        return
-    try:
-        test = open_split(run.options, run.options.data.test_split)
-    except errors.UserError:  # `evaluate` reports it.
-        return
-    try:
-        check_disjoint(run.source, test)
-    except errors.UserError as error:
-        terminal.warning(f"{error.marked}; `evaluate` refuses them")
-    for path, seen in seen_before(run.options, test):
-        terminal.warning(f"{errors.arg('init_from', path)}: {seen.text}")
 
 
 def open_split(run: Pretrain, split: str) -> datasets.Source:
@@ -586,77 +486,7 @@ def open_split(run: Pretrain, split: str) -> datasets.Source:
     )
 
 
-def shrink(run: Pretrain) -> Pretrain:
-    """Returns a run of two small steps (`smoke`), and logs the changes."""
-    name = run.data.dataset
-    train, test = map(without_slice, (run.data.split, run.data.test_split))
-    full = run
-    try:
-        if _are_slices_of_one(run):
-            splits = run.data.split, run.data.test_split
-            check_disjoint(*(open_split(run, split) for split in splits))
-        info = open_split(full, train).info
-        side = configs.image_side(info.image_shape)
-    except errors.AbsentDataError:
-        name, side, message = substitute(name)
-        terminal.info(f"smoke      {message}")
-        full = fields.replace(full, dataset=name)
-        train, test = "train", "test"
-        info = open_split(full, train).info
-    test_examples = 0
-    if run.linear.schedule.epochs:
-        test_examples = open_split(full, test).info.num_examples
-    small = smoke(
-        run,
-        dataset=name,
-        side=side,
-        examples=info.num_examples,
-        test_examples=test_examples,
-    )
-    changes = fields.differences(fields.replace(run, smoke=False), small)
-    terminal.info(f"smoke      {', '.join(changes)}")
-    return small
-
-
 # ---- Callbacks, fit ----------------------------------------------------------
-
-
-def _announce(run: PreparedRun, start_step: int) -> None:
-    """Logs what is about to run, and what `auto` became."""
-    options, info = run.options, run.source.info
-    views, encoder = options.views, options.encoder.label
-    sizes = run.source.class_sizes()
-    each = "" if sizes is None else f", {_range(sizes)} images each"
-    mixed = "".join(
-        f", {name} of alpha {alpha:g}"
-        for name, alpha in (
-            ("MixUp", views.mixup_alpha),
-            ("CutMix", views.cutmix_alpha),
-        )
-        if alpha
-    )
-    if isinstance(options.encoder, ResNet):
-        width, stem = options.encoder.width, options.encoder.stem
-        encoder += f", width {width:g}, {stem} stem"
-    resumed = f", resumed at step {start_step:,}" if start_step else ""
-    lines = [
-        f"data       {info.name} {info.split}: {info.num_examples:,} images,"
-        f" {info.labelling}{each}",
-        f"views      {views.views} x {views.policy.label} at"
-        f" {views.side}x{views.side}{mixed}",
-        f"encoder    {encoder}, {options.runtime.precision}",
-        f"loss       {options.loss.label}, {options.optimizer.label},"
-        f" {options.schedule.epochs} epoch(s) of {run.steps_per_epoch} step(s)"
-        f" of {options.schedule.batch_size} images on"
-        f" {run.machine.replicas} replica(s)",
-        f"workdir    {options.runtime.workdir}{resumed}",
-    ]
-    terminal.info("\n".join(lines))
-
-
-def _range(counts: np.ndarray) -> str:
-    least, most = counts.min(), counts.max()
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _summaries(
@@ -673,10 +503,11 @@ def _summaries(
         )
     every_epochs = run.options.runtime.histograms_every_epochs
     # After the first step; in a thread, which is in no strategy's scope.
-    made = functools.cache(lambda: _in_thread(run.example_views))
+    made = functools.cache(lambda: _in_thread(lambda: examples.views_of(run)))
 
     def write_views() -> None:
-        originals, (pixels, _) = _in_thread(run.originals), made()
+        originals = _in_thread(lambda: examples.originals_of(run))
+        pixels, _ = made()
         tf.summary.image("views", tensorboard.view_grid(originals, pixels))
 
     return tensorboard.TensorBoard(
@@ -684,7 +515,7 @@ def _summaries(
         every_steps=run.log_every_steps,
         batch_size=run.options.schedule.batch_size,
         schedules=curves,
-        references=_references(run),
+        references=callbacks.references(run.options, run.source.class_sizes()),
         first_summaries=[
             write_views,
             lambda: scalars.write_layout(
@@ -707,25 +538,6 @@ def _in_thread(function: Callable[[], Any]) -> Any:
         return pool.submit(function).result()
 
 
-def _references(run: PreparedRun) -> dict[str, float]:
-    """Returns metric -> the value by which to read its curve.
-
-    That of the loss and of accuracies is chance; embeddings of less spread may
-    have collapsed.
-    """
-    options = run.options
-    loss = options.loss
-    candidates = options.views.views * options.schedule.batch_size - 1
-    levels = {"embedding_std": callbacks.NARROW_STD}
-    if (level := loss.chance_level(candidates)) is not None:
-        levels["loss"] = level
-        if not loss.needs_labels:
-            levels["contrastive_accuracy"] = 1 / candidates
-    if options.probe.probe and (sizes := run.source.class_sizes()) is not None:
-        levels["probe_accuracy"] = float(sizes.max() / sizes.sum())
-    return levels
-
-
 def _reports(
     run: PreparedRun, summaries: tensorboard.TensorBoard
 ) -> Iterator[tf.keras.callbacks.Callback]:
@@ -740,7 +552,7 @@ def _reports(
             excluded_seconds=summaries.histogram_seconds,
         )
     yield callbacks.CollapseWarning(
-        _references(run).get("loss"),
+        callbacks.references(options, run.source.class_sizes()).get("loss"),
         options.schedule.warmup_epochs or 0.0,
         one_network=not options.loss.takes_keys,
         write=summaries.write_warning,
@@ -749,37 +561,6 @@ def _reports(
         yield tensorboard.Profile(run.events, *window)
     if run.service:
         yield callbacks.DeliveredExamples(run.service)
-
-
-@contextlib.contextmanager
-def _saving_on_error(
-    run: PreparedRun, saved: checkpoints.Checkpoints
-) -> Iterator[None]:
-    """Saves the present step before an error of TensorFlow ends the run.
-
-    Raises:
-      UserError: for an image that can no longer be read.
-      LostServiceError: for a lost data service.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        lost = run.service and run.service.lost
-        if _is_multiworker(run.strategy):
-            # Without saving, which needs all workers.
-            if lost:
-                raise preemption.LostServiceError(lost) from error
-            raise
-        saved.finish()
-        if lost:
-            raise preemption.LostServiceError(
-                f"{lost}; saved at step {saved.step:,}"
-            ) from error
-        if named := datasets.name_unreadable(error):
-            raise errors.UserError(
-                f"{named}; saved at step {saved.step:,}"
-            ) from error
-        raise
 
 
 def fit(

@@ -23,7 +23,7 @@ from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.optimizer import OPTIMIZERS
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import Exponential, Schedule
-from tf_contrastive.config.smoke import substitute
+from tf_contrastive.doctor.smoke import substitute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"

@@ -90,7 +90,7 @@ _STARTED = {
     "width": 0.25,
     "stem": "imagenet",
     "pool_padding": "symmetric",
-    "zero_init_residual": True,
+    "zero_init_residual": False,
 }
 
 
@@ -118,7 +118,7 @@ def test_a_run_starts_with_the_network_of_another(
     command, words, changes, start
 ):
     parsed = flags.parse(command, [start, "--workdir=w", *words])
-    taken = _STARTED | {"zero_init_residual": None, "standardize": "imagenet"}
+    taken = _STARTED | {"zero_init_residual": True, "standardize": "imagenet"}
     values = fields.values(parsed)
     assert {name: values[name] for name in taken} == taken | changes
 

@@ -7,11 +7,11 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import __main__, checkpoints, doctor, train
+from tf_contrastive import __main__, checkpoints, train
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import speed
+from tf_contrastive.doctor import inspection, speed
 
 _SMALL = {
     "dataset": "digits",
@@ -31,10 +31,10 @@ def _options(**changes):
 
 @pytest.fixture(autouse=True)
 def _short_measurements(monkeypatch):
-    monkeypatch.setattr(doctor, "_INPUT", 0.1)
-    monkeypatch.setattr(doctor, "_STEPS", 3.0)
+    monkeypatch.setattr(inspection, "_INPUT", 0.1)
+    monkeypatch.setattr(inspection, "_STEPS", 3.0)
     # However busy the machine is.
-    monkeypatch.setattr(doctor, "_MAX_TRACE", float("inf"))
+    monkeypatch.setattr(inspection, "_MAX_TRACE", float("inf"))
 
 
 def _number(text):
@@ -62,7 +62,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     before = files()
     # Of a machine whose half precision is not faster.
     half = speed.Spread(0.9, 0.8, 1.0)
-    monkeypatch.setattr(doctor.speed, "half_speed", lambda _: half)
+    monkeypatch.setattr(speed, "half_speed", lambda _: half)
     # Of 4 cores, 6 processes want one.
     monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -118,7 +118,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     ids=str,
 )
 def test_input_and_step_of_any_run_are_measured(changes):
-    report = doctor.inspect(_options(**changes))
+    report = inspection.inspect(_options(**changes))
     for spread in (report.facts.step_speed, report.facts.input_speed):
         assert 0 < spread.low <= spread.value <= spread.high
     assert report.facts.hours.value > 0
@@ -129,8 +129,8 @@ def test_input_and_step_of_any_run_are_measured(changes):
 
 @small.encoder()
 def test_a_step_that_takes_too_long_is_not_begun(monkeypatch):
-    monkeypatch.setattr(doctor, "_STEPS", 0.0)
-    report = doctor.inspect(_options())
+    monkeypatch.setattr(inspection, "_STEPS", 0.0)
+    report = inspection.inspect(_options())
     assert report.facts.step_speed is None and report.facts.hours is None
     assert report.sections["speed"]["step_images_per_second"] is None
     assert report.facts.input_speed.value > 0

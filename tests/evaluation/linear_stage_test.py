@@ -23,6 +23,7 @@ from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
+from tf_contrastive.doctor import smoke, test_split
 from tf_contrastive.embedding import Embedder
 from tf_contrastive.evaluation import linear_stage, make_context, protocols
 
@@ -450,19 +451,28 @@ def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
 # ---- Mistakes ----------------------------------------------------------------
 
 
+def _prepared(options):
+    """A run as the command prepares it."""
+    if options.runtime.smoke:
+        options = smoke.shrink(options)
+    prepared = training.prepare(options)
+    test_split.check(prepared)
+    return prepared
+
+
 @pytest.mark.parametrize("stage", [{}, _SECOND])
-@pytest.mark.parametrize("smoke", [False, True])
-def test_training_images_are_refused_at_the_start(stage, smoke, tmp_path):
-    slices = {"split": "train", "test_split": "train[90%:]", "smoke": smoke}
+@pytest.mark.parametrize("is_small", [False, True])
+def test_training_images_are_refused_at_the_start(stage, is_small, tmp_path):
+    slices = {"split": "train", "test_split": "train[90%:]", "smoke": is_small}
     options = _options(tmp_path / "run", **slices, **stage)
     with pytest.raises(errors.UserError, match="144 images of split=train"):
-        training.prepare(options)
+        _prepared(options)
     options = fields.replace(options, split="train[:90%]")
-    prepared = training.prepare(options)
+    prepared = _prepared(options)
     if stage:
         train, test = prepared.source, prepared.test
         assert not {*train.digests} & {*test.digests}
-        assert test.info.num_examples == (16 if smoke else 144)
+        assert test.info.num_examples == (16 if is_small else 144)
 
 
 def test_a_split_without_labels_is_refused_at_the_start(tmp_path):

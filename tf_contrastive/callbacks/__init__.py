@@ -3,6 +3,7 @@
 They run on the host, between two executions of the training step.
 """
 
+from tf_contrastive.callbacks.announcement import announce
 from tf_contrastive.callbacks.checkpointing import CheckpointCallback
 from tf_contrastive.callbacks.progress import (
     NARROW_STD,
@@ -10,6 +11,7 @@ from tf_contrastive.callbacks.progress import (
     DeliveredExamples,
     Progress,
 )
+from tf_contrastive.callbacks.references import references
 from tf_contrastive.callbacks.steps_per_execution import (
     AdaptiveStepsPerExecution,
 )
@@ -23,4 +25,6 @@ __all__ = [
     "DeliveredExamples",
     "NonFiniteError",
     "Progress",
+    "announce",
+    "references",
 ]

@@ -5,6 +5,7 @@ resumes it, another one is refused. All paths go through `tf.io.gfile`.
 """
 
 from tf_contrastive.checkpoints.finite import NonFiniteError
+from tf_contrastive.checkpoints.last_step import saving_on_error
 from tf_contrastive.checkpoints.loading import (
     DeletedCheckpointError,
     Run,
@@ -56,6 +57,7 @@ __all__ = [
     "newest",
     "restore_part",
     "saved",
+    "saving_on_error",
     "session",
     "step_of",
 ]

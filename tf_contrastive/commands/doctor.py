@@ -48,9 +48,9 @@ def run(options: Doctor) -> int:
         _write(options, sections)
         return 0
     with terminal.without_start_lines():
-        from tf_contrastive import doctor
+        from tf_contrastive.doctor import inspection
 
-    report = doctor.inspect(options)
+    report = inspection.inspect(options)
     warnings = {
         name: flags.with_flags(Doctor, text.marked)
         for name, text in report.warnings.items()

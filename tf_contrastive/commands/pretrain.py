@@ -106,9 +106,14 @@ def _options_of(path: str) -> dict[str, Any]:
 def run(options: PretrainCommand) -> int:
     """Runs the command and returns its exit status."""
     with terminal.without_start_lines():
-        from tf_contrastive import checkpoints, train
+        from tf_contrastive import checkpoints, distribution, train
+        from tf_contrastive.doctor import smoke, test_split
 
-    result = train.pretrain(options)
+    with distribution.failures.reported():
+        small = smoke.shrink(options) if options.runtime.smoke else options
+        prepared = train.prepare(small)
+        test_split.check(prepared)
+    result = train.pretrain(prepared)
     trained = result.run
     path = os.path.join(options.runtime.workdir, "pretrain.json")
     if trained.is_chief:

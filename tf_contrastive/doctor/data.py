@@ -7,6 +7,7 @@ import numpy as np
 from tf_contrastive import datasets, train
 from tf_contrastive.base import errors
 from tf_contrastive.datasets import description, overlap
+from tf_contrastive.doctor import test_split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +70,16 @@ def _scored(run: train.PreparedRun) -> tuple[str, dict[str, str]]:
             datasets.check_scorable(info, test.info)
         warning = datasets.check_disjoint(whole, test)
     except errors.UserError as error:
+        if test_split.refuses(run):
+            raise
         return text, {"test_split": error.marked}
     problems = {"test_split": warning.marked} if warning else {}
-    for path, seen in train.seen_before(run.options, test):
-        problems["init_from"] = (
+    for path, seen in test_split.seen_before(run.options, test):
+        problem = (
             f"{errors.arg('init_from', path)}: {seen.text}: set another"
             f" {errors.arg('test_split')}, or start from another encoder"
         )
+        if run.test is not None and seen.are_known:
+            raise errors.UserError(problem)
+        problems["init_from"] = problem
     return text, problems

@@ -18,7 +18,7 @@ from tf_contrastive.base import errors, files, installation, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
-from tf_contrastive.config.smoke import substitute
+from tf_contrastive.doctor.smoke import substitute
 from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.doctor.tpu.chips import Topology
 from tf_contrastive.doctor.tpu.lowering import Passes, Step

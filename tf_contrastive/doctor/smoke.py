@@ -1,14 +1,20 @@
-"""What `--smoke` makes of a run: seconds on a CPU."""
+"""What `--smoke` makes of a run: seconds on a CPU.
+
+`shrink` opens the data, or digits in their place, and `smoke` makes the options
+of two small steps.
+"""
 
 import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from tf_contrastive.base import errors, terminal
+from tf_contrastive.config import fields
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
 from tf_contrastive.config.dataset import facts, image_dataset
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.fields import replace
-from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.pretrain import Pretrain, image_side
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.config.schedule import (
     Piecewise,
@@ -16,6 +22,8 @@ from tf_contrastive.config.schedule import (
     resolve_warmup,
 )
 from tf_contrastive.config.views import resolve_views
+from tf_contrastive.doctor import test_split
+from tf_contrastive.train import open_split
 
 SMOKE_STEPS = 2
 _DEFAULTS = (
@@ -51,6 +59,41 @@ def substitute(dataset: str) -> Substitute:
     note = ", assuming 10 classes" * (known.classes is None)
     message = f"{name} replaces {dataset}, which is not found{note}"
     return Substitute(name, known.side or DEFAULT_IMAGE_SIZE, message)
+
+
+def shrink(run: Pretrain) -> Pretrain:
+    """Returns a run of two small steps (`smoke`), and logs the changes."""
+    name = run.data.dataset
+    train, test = map(without_slice, (run.data.split, run.data.test_split))
+    full = run
+    try:
+        if train == test:
+            test_split.check_disjoint(
+                open_split(run, run.data.split),
+                open_split(run, run.data.test_split),
+            )
+        info = open_split(full, train).info
+        side = image_side(info.image_shape)
+    except errors.AbsentDataError:
+        name, side, message = substitute(name)
+        terminal.info(f"smoke      {message}")
+        full = fields.replace(full, dataset=name)
+        train, test = "train", "test"
+        info = open_split(full, train).info
+    test_examples = 0
+    if run.linear.schedule.epochs:
+        test_examples = open_split(full, test).info.num_examples
+    small = smoke(
+        run,
+        dataset=name,
+        side=side,
+        examples=info.num_examples,
+        test_examples=test_examples,
+    )
+    changes = fields.differences(fields.replace(run, smoke=False), small)
+    terminal.info(f"smoke      {', '.join(changes)}")
+    small.validate()
+    return small
 
 
 def smoke(

@@ -1,0 +1,124 @@
+"""Checks of a run before it starts, without training it."""
+
+import contextlib
+import dataclasses
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, schedules, train
+from tf_contrastive.base import errors
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.doctor import (
+    advice,
+    data,
+    memory,
+    positives,
+    report,
+    smoke,
+    speed,
+)
+from tf_contrastive.model import networks
+
+# Seconds for reading labels, for the input, and for the step.
+_LABELS = 2.0
+_INPUT = 1.5
+_STEPS = 6.0
+# Tracing the step takes this many times as long as building the model, about.
+# It cannot be interrupted, so one that takes too long is not begun.
+_TRACE_BY_BUILD = 3.0
+_MAX_TRACE = 12.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The result of `inspect`, with what the warnings follow from."""
+
+    facts: advice.Facts
+    # Heading -> name -> value.
+    sections: dict[str, report.Section]
+    # Check -> one line that says what is wrong and what to do.
+    warnings: dict[str, errors.Message]
+
+
+def inspect(run: Pretrain) -> Report:
+    """Predicts and measures what a run needs.
+
+    Builds what `pretrain` would build (strategy, data, model), measures the
+    input and the step for some seconds, and writes nothing. `UserError` for
+    what `pretrain` rejects before its first step.
+    """
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)  # Before its own work.
+    if run.runtime.smoke:
+        run = smoke.shrink(run)
+    prepared = train.prepare(run)
+    run, source, info = prepared.options, prepared.source, prepared.source.info
+    replicas, batch_size = prepared.machine.replicas, run.schedule.batch_size
+    if run.runtime.workdir:
+        checkpoints.check_workdir(run)
+
+    # Of this process, whatever else the machine does.
+    start = time.process_time()
+    model, _ = prepared.with_options(steps_per_execution=1).build()
+    trace_seconds = _TRACE_BY_BUILD * (time.process_time() - start)
+    predicted = memory.predict(model, run, replicas)
+    examined = data.examine(prepared, _LABELS)
+    classes = examined.classes
+    counts = related = None
+    if info.multi_label:
+        counts, related = positives.count_label_sets(source)
+    elif classes and run.loss.needs_labels:
+        counts = classes.sizes[classes.sizes > 0]
+        if info.unlabelled:  # Each is a class of its own.
+            alone = classes.examples - counts.sum()
+            counts = np.append(counts, np.ones(alone, counts.dtype))
+    input_speed = speed.measure_input(prepared, _INPUT)
+    step = None
+    if trace_seconds < _MAX_TRACE:
+        # Memory that does not suffice is a warning, not an error.
+        with (
+            contextlib.suppress(tf.errors.ResourceExhaustedError),
+            networks.precision(run.runtime.precision),
+        ):
+            step = speed.measure_step(model, prepared, _STEPS)
+    process_memory = None
+    if prepared.machine.on_cpu:
+        process_memory = memory.of_process(
+            predicted,
+            replicas,
+            step.peak_memory if step else memory.peak_resident(),
+            step.smallest_images if step else 0,
+            batch_size // replicas,
+        )
+    assert run.schedule.learning_rate is not None  # `prepare` resolves it.
+    facts = advice.Facts(
+        run=run,
+        info=info,
+        replicas=replicas,
+        steps_per_epoch=prepared.steps_per_epoch,
+        peak_learning_rate=schedules.peak(
+            run.schedule.learning_rate,
+            batch_size,
+            run.schedule.learning_rate_scaling,
+        ),
+        expected=positives.expect(run, counts, info.num_examples, related),
+        memory=predicted,
+        process_memory=process_memory,
+        available_memory=memory.available(),
+        class_sizes=classes.sizes
+        if classes and info.has_labels and classes.examples == info.num_examples
+        else None,
+        input_speed=input_speed,
+        step_speed=step.seconds.map(lambda seconds: batch_size / seconds)
+        if step
+        else None,
+        half_speed=speed.half_speed(run.views.side),
+        load_per_core=load,
+    )
+    sections = report.sections(
+        facts, examined.rows, prepared.strategy, model, step
+    )
+    warnings = examined.warnings | advice.warnings(facts)
+    return Report(facts, sections, warnings)
