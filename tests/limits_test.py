@@ -210,10 +210,9 @@ _ADVICE = [
     (
         "encoder",
         {"epochs": 1},
-        {"half_speed": 1.0, "step_speed": 49_920 / 3600 / 23.9},
-        {"half_speed": 1.0, "step_speed": 49_920 / 3600 / 24.1},
+        {"process_memory": 1, "step_speed": 49_920 / 3600 / 23.9},
+        {"process_memory": 1, "step_speed": 49_920 / 3600 / 24.1},
     ),
-    ("precision", {}, {"half_speed": 1.09}, {"half_speed": 1.11}),
     ("load", {}, {"load_per_core": 0.74}, {"load_per_core": 0.76}),
     (
         "imbalance",
