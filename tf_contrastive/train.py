@@ -16,6 +16,7 @@ from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -31,7 +32,7 @@ from tf_contrastive import (
 )
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.checkpoints import preemption
-from tf_contrastive.config import allocations, fields
+from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     channel_statistics,
@@ -105,10 +106,7 @@ def pretrain(options: Pretrain) -> Result:
     run = prepare(options)
     runtime, source = run.options.runtime, run.source
     check_profile_steps(runtime.profile_steps, run.total_steps)
-    allocations.check_batch(run.options, run.machine)
-    if shape := source.info.image_shape:
-        images = source.info.num_examples * math.prod(shape)
-        allocations.check_cache(run.options.data.cache, images)
+    _check_memory(run)
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()
@@ -471,7 +469,6 @@ def prepare(
     if splits.test:
         read["the test split"] = splits.test.content
     distribution.check_same(strategy, fields.common(run), read)
-    allocations.check_model(run, machine)
     prepared = PreparedRun(
         run, strategy, machine, source, test=splits.test, service=service
     )
@@ -479,6 +476,32 @@ def prepare(
         return prepared
     validation = prepared.measuring(splits.validation)
     return dataclasses.replace(prepared, validation=validation)
+
+
+def _check_memory(run: PreparedRun) -> None:
+    """Raises `UserError` for images that this machine cannot hold.
+
+    Those are a batch's views, or all images by `cache`; `doctor` predicts the
+    memory of a step.
+    """
+    options, info = run.options, run.source.info
+    present, views = psutil.virtual_memory().total, options.views
+    images = options.schedule.batch_size / run.machine.hosts
+    size = tf.as_dtype(views.wire_dtype).size * options.data.channels
+    needed = images * views.views * views.side**2 * size
+    name: str = errors.arg("batch_size", options.schedule.batch_size)
+    if options.data.cache == "memory" and info.image_shape:
+        kept = float(info.num_examples * math.prod(info.image_shape))
+        if kept > needed:
+            needed, name = kept, errors.arg("cache", "memory")
+    if needed > present:
+        raise errors.UserError(
+            f"{name} needs {needed / 2**30:,.0f} GiB of memory for images"
+            f" ({views.views} views of {views.side} pixels), and this machine"
+            f" has {present / 2**30:,.1f} GiB: set a smaller"
+            f" {errors.arg('batch_size')}, {errors.arg('image_size')} or"
+            f" {errors.arg('views')}, or {errors.arg('cache', 'none')}"
+        )
 
 
 def _machine(strategy: tf.distribute.Strategy) -> Machine:
