@@ -46,7 +46,6 @@ class EncoderDeclaration(Component):
     """Traits of a family of encoders; `network` is one of its networks.
 
     Attributes:
-      implementation: `module:class`, of the class that builds the networks.
       prefix: what precedes a network in the name of an encoder.
       networks: what each network is made of, by its name.
       rounds_its_input: whether a network begins with a layer in the precision
@@ -56,7 +55,6 @@ class EncoderDeclaration(Component):
         which the networks need, as they do a warm-up; None: they need neither.
     """
 
-    implementation: ClassVar[str]
     prefix: ClassVar[str] = ""
     networks: ClassVar[Mapping[str, Any]]
     rounds_its_input: ClassVar[bool] = True

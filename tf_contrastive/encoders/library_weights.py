@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
+from tf_contrastive.config import components
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
-from tf_contrastive.encoders.build import implementation
 
 # What h5py, Keras and TensorFlow raise for files that they cannot read.
 _UNREADABLE = OSError, KeyError, zipfile.BadZipFile, tf.errors.OpError
@@ -46,7 +46,8 @@ def load(
         another network, or expect other images.
     """
     init_from = errors.arg("init_from", source)
-    backbone = implementation(name)(network=declared.split_name(name))
+    kind = components.implementation(declared.ENCODERS[name])
+    backbone = kind(network=declared.split_name(name))
     shape = tuple(encoder.input_shape[1:])
     if shape[-1] != 3:
         raise errors.UserError(
