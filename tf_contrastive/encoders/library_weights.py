@@ -173,7 +173,7 @@ def _read(path: str, model: tf.keras.Model, name: str) -> None:
 def _arrays(path: str) -> set[str]:
     """Returns the names of the arrays in a file of Keras' newer formats."""
     with contextlib.ExitStack() as stack:
-        stored = path
+        stored: Any = path
         if zipfile.is_zipfile(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
             stored = stack.enter_context(archive.open("model.weights.h5"))
