@@ -7,14 +7,11 @@ import numpy as np
 from tf_contrastive import datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import advice, memory, positives, speed
+from tf_contrastive.doctor import advice, memory, positives
 
 
 def facts(options=None, **changes):
-    """Facts of a run without any problem, with changes.
-
-    Speeds are numbers, or numbers with their ranges.
-    """
+    """Facts of a run without any problem, with changes."""
     options = {
         "dataset": "cifar10",
         "image_size": 32,
@@ -41,12 +38,9 @@ def facts(options=None, **changes):
         process_memory=None,
         available_memory=2**34,
         class_sizes=counts,
-        input_speed=speed.Spread(2000.0, 2000.0, 2000.0),
-        step_speed=speed.Spread(1000.0, 1000.0, 1000.0),
+        input_speed=2000.0,
+        step_speed=1000.0,
     )
-    for name in ("input_speed", "step_speed", "half_speed"):
-        if isinstance(changes.get(name), float):
-            changes[name] = speed.Spread(*[changes[name]] * 3)
     return dataclasses.replace(found, **changes)
 
 

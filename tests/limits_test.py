@@ -63,7 +63,7 @@ from tf_contrastive.views import ablation, prng
 _COUNTS = {
     (1, 2**31 - 1): (
         "shuffle_buffer max_image_pixels max_classes views positives_cap"
-        " queue_size grad_cache_chunks epochs linear_batch_size loss_block_size"
+        " grad_cache_chunks epochs linear_batch_size loss_block_size"
         " steps_per_execution checkpoint_every_steps image_size"
         " keep_checkpoints log_every_steps embedding_batch_size"
         " logistic_penalties robustness_bins finetune_batch_size"
@@ -73,18 +73,22 @@ _COUNTS = {
         " max_connections pack_file_images"
     ),
     (2, 2**31 - 1): (
-        "projection_output batch_size view_examples contrastive_batch_size"
+        "batch_size view_examples contrastive_batch_size"
         " kl_batch_size transforms_test"
     ),
     (4, 2**31 - 1): "tsne_examples",
     (8, 2**31 - 1): "pack_side",
     (40, 2**31 - 1): "transforms_train",
     (0, 2**31 - 1): (
-        "max_bad_images projection_hidden online_knn_size"
+        "max_bad_images"
         " histograms_every_epochs robustness_examples transfer_examples"
         " shard_size checkpoint linear_epochs extra_channels run"
         " heads"
     ),
+    (1, 2**24): "queue_size",
+    (0, 2**22): "online_knn_size",
+    (0, 65_536): "projection_hidden",
+    (2, 65_536): "projection_output",
     (0, 1): "first_label",
     (0, 65_535): "port",
     (1, 1024): "batch_threads",
@@ -102,7 +106,7 @@ _COUNTS = {
 _ABOVE_0 = 1.2e-38
 _NUMBERS = {
     (_ABOVE_0, 3.4e38): (
-        "width loss_scale probe_learning_rate trust_coefficient"
+        "loss_scale probe_learning_rate trust_coefficient"
         " optimizer_epsilon learning_rate decay_epochs linear_learning_rate"
         " linear_decay_epochs linear_trust_coefficient"
         " linear_optimizer_epsilon watch_every_seconds logistic_lowest_penalty"
@@ -114,6 +118,7 @@ _NUMBERS = {
         " keep_checkpoint_every_hours warmup_epochs linear_warmup_epochs"
         " finetune_weight_decay finetune_warmup_epochs"
     ),
+    (_ABOVE_0, 32): "width",
     (0, 1): "warp_probability learning_rate_floor",
     (_ABOVE_0, 1): (
         "min_crop_area decay_rate linear_decay_rate near_correlation"
@@ -210,10 +215,9 @@ _ADVICE = [
     (
         "encoder",
         {"epochs": 1},
-        {"half_speed": 1.0, "step_speed": 49_920 / 3600 / 23.9},
-        {"half_speed": 1.0, "step_speed": 49_920 / 3600 / 24.1},
+        {"process_memory": 1, "step_speed": 49_920 / 3600 / 23.9},
+        {"process_memory": 1, "step_speed": 49_920 / 3600 / 24.1},
     ),
-    ("precision", {}, {"half_speed": 1.09}, {"half_speed": 1.11}),
     ("load", {}, {"load_per_core": 0.74}, {"load_per_core": 0.76}),
     (
         "imbalance",

@@ -1,12 +1,21 @@
 """Numbers that the machine does not hold: refused before the first step."""
 
+import types
+
+import psutil
 import pytest
 
-from tf_contrastive import __main__, flags, losses, optimizers, schedules
+from tf_contrastive import (
+    __main__,
+    flags,
+    losses,
+    optimizers,
+    schedules,
+    train,
+)
 from tf_contrastive.base import errors
-from tf_contrastive.config import allocations, fields
-from tf_contrastive.config.pretrain import Pretrain, resolve
-from tf_contrastive.config.runtime import Machine
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.views.mixup_cutmix import Mixing
 
 
@@ -97,121 +106,32 @@ def test_a_learning_rate_that_overflows_with_the_batch_is_refused():
         peak(1024)
 
 
-def _needs(monkeypatch, gib, **options):
-    """Checks a run of a few MB with these options on such a machine."""
-    monkeypatch.setattr(allocations, "of_machine", lambda: gib << 30)
-    small = {
-        "encoder": "resnet10",
-        "width": 0.125,
-        "stem": "cifar",
-        "image_size": 8,
-        "batch_size": 64,
-        "projection_output": 128,
-        "loss": "moco",
-        "queue_size": 64,
-    }
-    run = fields.replace(Pretrain(), **small | options)
-    allocations.check_model(run, Machine())
-    allocations.check_batch(run, Machine())
-    allocations.check_cache(run.data.cache, image_bytes=3 << 29)
+def _fit(monkeypatch, gib, **options):
+    """Checks a run of 65,536 views of 8 x 8 x 3 floats on such a machine."""
+    memory = types.SimpleNamespace(total=int(gib * 2**30))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    options = {"image_size": 8, "batch_size": 512, "views": 128} | options
+    options |= {"dataset": "digits", "encoder": "resnet10", "workdir": "w"}
+    run = train.prepare(fields.replace(Pretrain(), **options))
+    train._check_memory(run)
 
 
-# Sizes that need about 0.9 and 1.1 GiB, by hand: a key has 128 numbers of 4
-# bytes, a feature of this encoder 64; an image two views of 8 x 8 x 3 numbers
-# and, encoded, 8 channels; a weight is kept three times.
 @pytest.mark.parametrize(
-    "option,inside,outside",
-    [
-        ("queue_size", 1_887_000, 2_307_000),
-        ("online_knn_size", 3_775_000, 4_614_000),
-        ("batch_size", 269_000, 330_000),
-        ("image_size", 515, 574),
-        ("views", 19_600, 24_000),
-        ("projection_hidden", 419_000, 513_000),
-        ("projection_output", 943_000, 1_153_000),
-        ("width", 4.6, 5.2),
-    ],
+    "option,value", [("batch_size", 1024), ("image_size", 12), ("views", 256)]
 )
-def test_what_does_not_fit_into_memory_is_refused(
-    option, inside, outside, monkeypatch
+def test_a_batch_that_does_not_fit_into_memory_is_refused(
+    option, value, monkeypatch
 ):
-    _needs(monkeypatch, 1, **{option: inside})
-    with pytest.raises(errors.UserError, match=f"^{option}={outside}") as error:
-        _needs(monkeypatch, 1, **{option: outside})
-    _needs(monkeypatch, 2, **{option: outside})
-    # What it says to set fits.
-    fitting = float(str(error.value).rpartition("=")[2])
-    assert inside * 0.99 < fitting < outside
-    _needs(monkeypatch, 1, **{option: type(inside)(fitting)})
-
-
-def test_the_head_grows_with_the_width(monkeypatch):
-    with pytest.raises(errors.UserError, match=r"^width=1000 ") as error:
-        _needs(monkeypatch, 1, width=1000.0)
-    fitting = float(str(error.value).rpartition("=")[2])
-    _needs(monkeypatch, 1, width=0.95 * fitting)
+    _fit(monkeypatch, 0.047)
+    _fit(monkeypatch, 0.11, **{option: value})
+    with pytest.raises(errors.UserError, match=f"`{option}`"):
+        _fit(monkeypatch, 0.09, **{option: value})
 
 
 def test_images_that_do_not_fit_are_not_kept(monkeypatch):
-    _needs(monkeypatch, 2, cache="memory")
-    _needs(monkeypatch, 1, cache="auto")
-    with pytest.raises(errors.UserError, match=r"^cache=memory"):
-        _needs(monkeypatch, 1, cache="memory")
-
-
-def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
-    monkeypatch.setattr(allocations, "of_machine", lambda: 1 << 30)
-    run = fields.replace(
-        Pretrain(),
-        image_size=224,
-        stem="imagenet",
-        batch_size=2048,
-        wire_dtype="uint8",
-    )
-    run = resolve(run, Machine(), dataset="folder:x", image_shape=None)
-    allocations.check_batch(run, Machine(hosts=16))
-    for hosts, change in (1, {}), (8, {}), (16, {"batch_size": 4096}):
-        with pytest.raises(errors.UserError, match=r"^batch_size="):
-            changed = fields.replace(run, **change)
-            allocations.check_batch(changed, Machine(hosts=hosts))
-    # On accelerators, the views alone: 0.6 GB of bytes, 2.5 GB of floats.
-    allocations.check_batch(run, Machine(on_cpu=False))
-    for change in {"wire_dtype": "float32"}, {"batch_size": 4096}:
-        with pytest.raises(errors.UserError, match=r"^batch_size="):
-            changed = fields.replace(run, **change)
-            allocations.check_batch(changed, Machine(on_cpu=False))
-    run = fields.replace(run, online_knn_size=150_000)
-    allocations.check_model(run, Machine())
-    with pytest.raises(errors.UserError, match=r"^online_knn_size"):
-        allocations.check_model(run, Machine(replicas=4))
-
-
-@pytest.mark.parametrize(
-    "command,option",
-    [
-        ("evaluate --workdir=/x", "logistic_penalties"),
-        ("evaluate --workdir=/x", "robustness_bins"),
-        ("evaluate --workdir=/x", "transforms_hidden"),
-        ("evaluate --workdir=/x", "linear_epochs"),
-    ],
-)
-def test_commands_that_do_not_train_have_limits_too(
-    command, option, monkeypatch
-):
-    monkeypatch.setattr(allocations, "of_machine", lambda: 7 << 30)
-    name, flag = command.split()
-    config = __main__.COMMANDS[name]
-    flags.parse(config, [flag]).validate()
-    with pytest.raises(errors.UserError, match=f"^{option}=2147483647"):
-        flags.parse(config, [flag, f"--{option}=2147483647"]).validate()
-
-
-def test_a_batch_to_embed_must_fit(monkeypatch):
-    monkeypatch.setattr(allocations, "of_machine", lambda: 1 << 30)
-    allocations.check_images("embedding_batch_size", 1_700, 224)
-    with pytest.raises(errors.UserError, match=r"^embedding_batch_size=1900"):
-        allocations.check_images("embedding_batch_size", 1_900, 224)
-
-
-def test_this_machine_has_memory():
-    assert allocations.of_machine() > 1 << 30
+    # 1,437 digits of 8 x 8 x 3 bytes.
+    small = {"batch_size": 4, "views": 2}
+    _fit(monkeypatch, 2.7e-4, cache="memory", **small)
+    _fit(monkeypatch, 2.5e-4, cache="auto", **small)
+    with pytest.raises(errors.UserError, match="cache=memory"):
+        _fit(monkeypatch, 2.5e-4, cache="memory", **small)

@@ -6,7 +6,6 @@ whatever needs a run before it is trained takes the `PreparedRun`.
 
 import dataclasses
 import functools
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from tf_contrastive import (
     tensorboard,
 )
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import allocations, fields
+from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     channel_statistics,
@@ -96,10 +95,7 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
     run = prepare(options) if isinstance(options, Pretrain) else options
     runtime, source = run.options.runtime, run.source
     check_profile_steps(runtime.profile_steps, run.total_steps)
-    allocations.check_batch(run.options, run.machine)
-    if shape := source.info.image_shape:
-        images = source.info.num_examples * math.prod(shape)
-        allocations.check_cache(run.options.data.cache, images)
+    configs.check_memory(run.options, run.machine, source.info)
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()
@@ -434,7 +430,6 @@ def prepare(
     if splits.test:
         read["the test split"] = splits.test.content
     distribution.check_same(strategy, fields.common(run), read)
-    allocations.check_model(run, machine)
     prepared = PreparedRun(
         run, strategy, machine, source, test=splits.test, service=service
     )

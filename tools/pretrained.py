@@ -8,10 +8,14 @@ accuracies of the rounded weights on the run's dataset. WORKDIR/pretrain.log is
 what `pretrain` has printed. Needs the package and the run's data.
 """
 
+import hashlib
+import io
 import json
 import shutil
 import sys
 from pathlib import Path
+
+import numpy as np
 
 from tf_contrastive import (
     checkpoints,
@@ -58,13 +62,27 @@ def accuracies(encoder, run):
     }
 
 
+def packed(encoder):
+    """The content of `encoder.npz`; kernels are rounded to float16."""
+    file = io.BytesIO()
+    arrays = {v.name: v.numpy() for v in encoder.variables}
+    np.savez_compressed(
+        file,
+        **{
+            name: x.astype(np.float16 if x.ndim > 1 else np.float32)
+            for name, x in arrays.items()
+        },
+    )
+    return file.getvalue()
+
+
 def main(workdir, name):
     """Writes the folder, and prints the accuracies."""
     saved = checkpoints.load_run(workdir)
     run = saved.config
     folder = Path(pretrained.__file__).parent / name
     folder.mkdir(exist_ok=True)
-    content = pretrained.packed(checkpoints.load_encoder(saved))
+    content = packed(checkpoints.load_encoder(saved))
     (folder / pretrained.WEIGHTS).write_bytes(content)
     _write(folder / pretrained.ARGUMENTS, _arguments(run))
     # Where the data were is nobody else's concern.
@@ -72,7 +90,7 @@ def main(workdir, name):
     (folder / "config.flags").write_text(options)
     shutil.copy(Path(workdir, "pretrain.log"), folder / "pretrain.log")
     known = {
-        "sha256": pretrained.checksum(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
         "dataset": run.data.dataset,
         "loss": run.loss.label,
         "steps": saved.step,

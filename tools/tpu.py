@@ -229,6 +229,7 @@ def form(run: Pretrain, images: int) -> frozenset[tuple[str, str]]:
         for name, value in run.loss.arguments().items()
         if name != "temperature"
     }
+    # Options of components that the run does not have are None.
     parts = {name: values.get(name) for name in _FORM} | options
     return frozenset(
         (n, repr(v)) for n, v in (parts | {"images": images}).items()

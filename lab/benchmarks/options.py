@@ -6,12 +6,11 @@ name: (`Common`, its options) -> `measure.Report`.
 
 import dataclasses
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lab.benchmarks import peer_process
 from tf_contrastive import flags
-from tf_contrastive.config.allocations import Allocation
 from tf_contrastive.config.checks import (
     list_of,
     matching,
@@ -78,10 +77,6 @@ class Benchmark:
     def in_all(self) -> bool:
         """Whether it has ratios to alternatives, which "all" shows."""
         return True
-
-    def allocations(self) -> Iterable[Allocation]:
-        """Returns what must fit into memory."""
-        return ()
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
@@ -174,11 +169,6 @@ class Loss(Benchmark):
         " with its square",
     )
 
-    def allocations(self) -> Iterable[Allocation]:
-        """The embeddings."""
-        size = 4.0 * max(read_counts(self.sizes)) * self.dimension
-        return [Allocation("dimension", self.dimension, size)]
-
 
 @dataclasses.dataclass(frozen=True)
 class Input(Benchmark):
@@ -236,17 +226,6 @@ class Evaluation(Benchmark):
         " fits at low penalties do not converge",
         minimum=1,
     )
-
-    def allocations(self) -> Iterable[Allocation]:
-        """The embeddings."""
-        return [
-            Allocation(name, count, 4.0 * count * dimension)
-            for name, count, dimension in (
-                ("bank", self.bank, self.bank_dimension),
-                ("queries", self.queries, self.bank_dimension),
-                ("path_examples", self.path_examples, self.path_dimension),
-            )
-        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,14 +315,6 @@ class Peer(Benchmark):
             "BANK:QUERIES:DIMENSION, as in 50000:10000:2048",
         ),
     )
-
-    def allocations(self) -> Iterable[Allocation]:
-        """The embeddings, here and in the other process."""
-        if "knn" not in split_list(self.peer_tasks):
-            return []
-        bank, queries, dimension = self.embeddings()
-        size = 8.0 * (bank + queries) * dimension
-        return [Allocation("peer_embeddings", bank, size)]
 
     def embeddings(self) -> tuple[int, int, int]:
         """Returns the embeddings of kNN: bank, queries, dimension."""

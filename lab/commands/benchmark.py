@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from lab.benchmarks.options import BENCHMARKS, Common
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import allocations, checks, fields
+from tf_contrastive.config import checks, fields
 from tf_contrastive.config.fields import Command, Terminal, group, option
 
 _COMPARING = [name for name, kind in BENCHMARKS.items() if kind().in_all()]
@@ -106,7 +106,6 @@ class Benchmark(_Groups, Command):
         for name in BENCHMARKS if chosen.benchmark else ():
             options = getattr(self, name)
             if name in self.names:
-                allocations.check(options.allocations())
                 options.check()
             else:
                 self._check_unset(options)

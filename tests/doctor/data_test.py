@@ -1,6 +1,5 @@
 """What `doctor` says about the splits of a run."""
 
-import contextlib
 import shutil
 
 import pytest

@@ -11,7 +11,7 @@ from tf_contrastive import __main__, checkpoints, train
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import inspection, speed
+from tf_contrastive.doctor import inspection
 
 _SMALL = {
     "dataset": "digits",
@@ -37,10 +37,6 @@ def _short_measurements(monkeypatch):
     monkeypatch.setattr(inspection, "_MAX_TRACE", float("inf"))
 
 
-def _number(text):
-    return float(text.replace(",", ""))
-
-
 @small.encoder()
 def test_the_command_reports_and_changes_nothing_but_its_file(
     monkeypatch, capsys, tmp_path
@@ -60,9 +56,6 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
         return {path: path.read_bytes() for path in paths}
 
     before = files()
-    # Of a machine whose half precision is not faster.
-    half = speed.Spread(0.9, 0.8, 1.0)
-    monkeypatch.setattr(speed, "half_speed", lambda _: half)
     # Of 4 cores, 6 processes want one.
     monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -86,12 +79,8 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     assert report["memory_per_replica"]["total_mib"] > 0
     assert sizes["process_mib"] > 300 and sizes["available_mib"] > 0
     speeds = report["speed"]
-    for name in ("input_images_per_second", "step_images_per_second"):
-        low, high = map(_number, speeds[f"{name}_range"].split(" to "))
-        assert 0 < low <= speeds[name] <= high
-    assert speeds["hours"] is not None
-    assert speeds["mixed_bfloat16_by_float32"] == 0.9
-    assert speeds["mixed_bfloat16_by_float32_range"] == "0.8 to 1.0"
+    for name in ("input_images_per_second", "step_images_per_second", "hours"):
+        assert speeds[name] > 0
     assert speeds["load_per_core"] == 1.5
     assert report["devices"]["strategy"] == "default"
     assert list(report["warnings"]) == ["load", "few_steps"]
@@ -119,9 +108,8 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
 )
 def test_input_and_step_of_any_run_are_measured(changes):
     report = inspection.inspect(_options(**changes))
-    for spread in (report.facts.step_speed, report.facts.input_speed):
-        assert 0 < spread.low <= spread.value <= spread.high
-    assert report.facts.hours.value > 0
+    facts = report.facts
+    assert facts.step_speed > 0 and facts.input_speed > 0 and facts.hours > 0
     assert report.sections["devices"]["strategy"] == (
         "mirrored" if "virtual_devices" in changes else "default"
     )
@@ -133,12 +121,4 @@ def test_a_step_that_takes_too_long_is_not_begun(monkeypatch):
     report = inspection.inspect(_options())
     assert report.facts.step_speed is None and report.facts.hours is None
     assert report.sections["speed"]["step_images_per_second"] is None
-    assert report.facts.input_speed.value > 0
-
-
-def test_a_step_is_extrapolated_by_the_cost_of_an_image():
-    assert speed.extrapolate((4, 1.0), (4, 1.0), 16) == 4.0
-    # 0.4 s a step and 0.1 s an image.
-    assert speed.extrapolate((4, 0.8), (8, 1.2), 16) == pytest.approx(2.0)
-    # An image has a cost even if noise hides it.
-    assert speed.extrapolate((4, 1.2), (8, 1.0), 16) == pytest.approx(1.5)
+    assert report.facts.input_speed > 0

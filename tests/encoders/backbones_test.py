@@ -75,33 +75,6 @@ def test_other_backbones_change_nothing_but_the_normalization(
     np.testing.assert_array_equal(plain(images), ours(images))
 
 
-@pytest.mark.slow
-def test_regnet_standardizes_and_reads_checkpoints_that_did_not(tmp_path):
-    """Built on the images, as Keras does that with any tensor on the way."""
-    shape = (32, 32, 3)
-    images = tf.keras.Input(shape, name="images")
-    network = tf.keras.applications.RegNetX002(
-        include_top=False,
-        include_preprocessing=False,
-        weights=None,
-        input_tensor=images,
-    )
-    pool = tf.keras.layers.GlobalAveragePooling2D(name="features")
-    old = _moved(tf.keras.Model(images, pool(network.output)))
-    written = tf.train.Checkpoint(encoder=old).save(tmp_path / "encoder")
-    mean, std = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
-    found = encoders.build(
-        "keras:RegNetX002", image_shape=shape, mean=mean, std=std
-    )
-    names = [v.name for v in old.variables]
-    assert [v.name for v in found.variables] == names
-    tf.train.Checkpoint(encoder=found).restore(written).assert_consumed()
-    expected = old((noise(3, 32) - mean) / std).numpy()
-    np.testing.assert_allclose(
-        found(noise(3, 32)), expected, atol=1e-5 * expected.max()
-    )
-
-
 class _Composite(tf.keras.layers.Layer):
     """A layer with normalization inside, as other libraries have them."""
 

@@ -444,18 +444,11 @@ def test_other_networks_are_refused(changes, told, tmp_path):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("base_model/conv2d_86/kernel", "selective kernels"),
-        ("ContrastiveModel/Encoder/B/ResNextBlock/c/kernel", "ResNeXt"),
-        ("encoder/layer_with_weights-0/kernel", "none of those"),
-    ],
-)
-def test_other_checkpoints_are_refused_by_name(name, told, tmp_path):
+def test_other_checkpoints_are_refused_by_name(tmp_path):
     program = _Simclr()
+    name = "encoder/layer_with_weights-0/kernel"
     program.arrays = {name: np.zeros([3, 3, 3, 8], np.float32)}
-    with pytest.raises(errors.UserError, match=told):
+    with pytest.raises(errors.UserError, match=name):
         tf_contrastive.load(program.save(str(tmp_path)))
 
 

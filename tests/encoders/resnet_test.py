@@ -25,6 +25,7 @@ def _until(encoder, layer):
     [
         ("resnet18", 1, "imagenet", 11_176_512),
         ("resnet18", 1, "cifar", 11_168_832),
+        ("resnet50", 1, "imagenet", 23_508_032),
         *(
             pytest.param(*row, marks=pytest.mark.slow)
             for row in (
@@ -46,29 +47,6 @@ def test_parameters_are_those_of_the_papers(name, width, stem, parameters):
         )
     counts = [np.prod(w.shape) for w in encoder.trainable_variables]
     assert sum(counts) == parameters
-
-
-@pytest.mark.parametrize(
-    "name,features",
-    [
-        ("resnet10", 512),
-        pytest.param("resnet34", 512, marks=pytest.mark.slow),
-        pytest.param("resnet152", 2048, marks=pytest.mark.slow),
-    ],
-)
-def test_every_depth_has_the_features_of_its_block(name, features):
-    with tf.Graph().as_default():  # Of which no weights are drawn.
-        encoder = encoders.build(name, image_shape=(32, 32, 3))
-    assert encoder.name == name
-    assert encoder.output_shape == (None, features)
-    convolutions = [
-        layer
-        for layer in encoder.layers
-        if isinstance(layer, tf.keras.layers.Conv2D)
-        and "shortcut" not in layer.name
-    ]
-    # The name counts the final classifier, too.
-    assert len(convolutions) + 1 == int(name.removeprefix("resnet"))
 
 
 @pytest.mark.parametrize(
@@ -101,22 +79,14 @@ def test_stem(size, stem, chosen, side):
     )
 
 
-def test_resnet50_is_that_of_the_papers():
+def test_a_bottleneck_has_its_stride_in_the_3x3_convolution():
     with tf.Graph().as_default():  # Of which no weights are drawn.
-        encoder = encoders.build("resnet50")
-    trainable = sum(np.prod(w.shape) for w in encoder.trainable_variables)
-    assert trainable == 23_508_032
-    # "v1.5": the 3x3 convolution of a bottleneck has the stride.
-    strides = {
-        name: encoder.get_layer(f"stage2_block1_{name}").strides
+        encoder = encoders.build("resnet50", image_shape=(32, 32, 3))
+    strides = [
+        encoder.get_layer(f"stage2_block1_{name}").strides[0]
         for name in ("conv1", "conv2", "conv3", "shortcut")
-    }
-    assert strides == {
-        "conv1": (1, 1),
-        "conv2": (2, 2),
-        "conv3": (1, 1),
-        "shortcut": (2, 2),
-    }
+    ]
+    assert strides == [1, 2, 1, 2]
 
 
 @pytest.mark.slow
@@ -282,15 +252,6 @@ def test_gradients_in_half_precision(side, filters, shape):
     for mine, expected in zip(*results, strict=True):
         error = np.abs(np.asarray(mine, np.float64) - expected).max()
         assert error < np.abs(expected).max() / 100  # 8 bits.
-
-
-def test_it_is_saved_and_loaded_as_a_layer(tmp_path):
-    model = tf.keras.Sequential([Conv2D(2, 3, padding="same")])
-    model.build([None, 8, 8, 3])
-    path = tmp_path / "model.keras"
-    model.save(path)
-    x = tf.random.stateless_normal([1, 8, 8, 3], [0, 1])
-    np.testing.assert_array_equal(tf.keras.models.load_model(path)(x), model(x))
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import allocations, dataset
+from tf_contrastive.config import dataset
 from tf_contrastive.config.data import (
     Reading,
     check_encoder_channels,
@@ -104,8 +104,6 @@ def run(options: Embed) -> int:
     shape = exporting.image_shape(encoder)
     extra = shape[2] - 3
     check_encoder_channels(extra, source.info.name, source.info.extra_channels)
-    rows = min(settings.embedding_batch_size, source.info.num_examples)
-    allocations.check_images("embedding_batch_size", rows, shape[0])
     features = int(encoder(tf.zeros([1, *shape])).shape[-1])
     of_tfds = source.arrays is None and not isinstance(
         dataset.read(dataset.image_dataset(name)), AtPath

@@ -116,6 +116,7 @@ def _width() -> Any:
         1.0,
         "multiplier of the number of channels (resnet) or features (vit)",
         above=0.0,
+        maximum=32.0,
     )
 
 
@@ -130,6 +131,7 @@ class Blocks(NamedTuple):
 class ResNet(EncoderDeclaration):
     """Residual networks (He et al. 2016, table 1)."""
 
+    implementation = "tf_contrastive.encoders.resnet:ResNet"
     networks: ClassVar[Mapping[str, Blocks]] = {
         "resnet10": Blocks(False, (1, 1, 1, 1)),
         "resnet18": Blocks(False, (2, 2, 2, 2)),
@@ -153,7 +155,7 @@ class ResNet(EncoderDeclaration):
         "same",
         "padding of the imagenet stem's max-pool (resnet): same, a pixel at the"
         " end of an even side (SimCLR's and SupCon's code); or symmetric, a"
-        " pixel at each end (PyTorch, Keras, and version 0.2.0)",
+        " pixel at each end (PyTorch, Keras)",
         choices=POOL_PADDINGS,
         rare=True,
     )
@@ -194,6 +196,7 @@ class ResNet(EncoderDeclaration):
 class ConvNet(EncoderDeclaration):
     """The small network of the notebook of Chen et al. 2021, for MNIST."""
 
+    implementation = "tf_contrastive.encoders.convnet:ConvNet"
     # Channels of convolutions, and of the dense layer.
     networks: ClassVar[Mapping[str, tuple[int, ...]]] = {
         "convnet": (32, 64, 64, 128)
@@ -220,6 +223,7 @@ class ViT(EncoderDeclaration):
     With fixed positions and a frozen patch projection, as MoCo v3 has them.
     """
 
+    implementation = "tf_contrastive.encoders.vit:ViT"
     networks: ClassVar[Mapping[str, Transformer]] = {
         f"vit_{size}{patch}": Transformer(features, heads, patch)
         for size, features, heads in (
@@ -315,83 +319,68 @@ class ViT(EncoderDeclaration):
         return {"encoder": network, "depth": min(self.depth, 2), "heads": None}
 
 
+# ImageNet weights of libraries expect images in [0, 1], in [-1, 1], or bytes
+# less ImageNet's mean, as Caffe has them.
+_UNIT = ChannelStatistics((0.0,) * 3, (1.0,) * 3)
+_SYMMETRIC = ChannelStatistics((0.5,) * 3, (0.5,) * 3)
+_CENTRED = ChannelStatistics(
+    (123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255,) * 3
+)
+
+
 class KerasNetwork(NamedTuple):
     """A function of `tf.keras.applications`.
 
     Attributes:
-      arguments: of the function.
       weights_input: statistics that standardise images for Keras' weights.
+      arguments: of the function.
       input_scale: factor of standardised colours that the network expects.
       blue_first: whether Keras' weights take the colours in the order BGR.
       starts_at_first_tensor: whether it leaves out what precedes the tensor
         that it is built on.
     """
 
-    arguments: Mapping[str, Any]
     weights_input: ChannelStatistics
+    arguments: Mapping[str, Any] = {}
     input_scale: float = 1.0
     blue_first: bool = False
     starts_at_first_tensor: bool = False
 
 
-# To [0, 1], to [-1, 1], and to bytes less ImageNet's mean, as Caffe does.
-_UNIT = ChannelStatistics((0.0,) * 3, (1.0,) * 3)
-_SYMMETRIC = ChannelStatistics((0.5,) * 3, (0.5,) * 3)
-_CENTRED = ChannelStatistics(
-    (123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255,) * 3
-)
+# What weights expect is what Keras' functions `preprocess_input`, and the
+# layers that `include_preprocessing` adds, make of 0..255.
 _WITHOUT = {"include_preprocessing": False}
+_KERAS = {
+    "DenseNet121 DenseNet169 DenseNet201": KerasNetwork(IMAGENET_STATISTICS),
+    "InceptionResNetV2 InceptionV3 MobileNet MobileNetV2 ResNet50V2"
+    " ResNet101V2 ResNet152V2 Xception": KerasNetwork(_SYMMETRIC),
+    "ResNet50 ResNet101 ResNet152 VGG16 VGG19": KerasNetwork(
+        _CENTRED, blue_first=True
+    ),
+    "MobileNetV3Large MobileNetV3Small": KerasNetwork(_SYMMETRIC, _WITHOUT),
+    "RegNetX002 RegNetX008 RegNetX032 RegNetX160"
+    " RegNetY002 RegNetY008 RegNetY032 RegNetY160": KerasNetwork(
+        _UNIT, _WITHOUT, starts_at_first_tensor=True
+    ),
+    # They divide by 255 themselves.
+    "EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3"
+    " EfficientNetB4 EfficientNetB5 EfficientNetB6 EfficientNetB7": (
+        KerasNetwork(
+            IMAGENET_STATISTICS, {"drop_connect_rate": 0.0}, input_scale=255.0
+        )
+    ),
+}
 
 
 class Keras(EncoderDeclaration):
     """Networks of `tf.keras.applications`."""
 
+    implementation = "tf_contrastive.encoders.backbones:Keras"
     prefix = "keras:"
-    # What weights expect is what Keras' functions `preprocess_input`, and the
-    # layers that `include_preprocessing` adds, make of 0..255.
     networks: ClassVar[Mapping[str, KerasNetwork]] = {
-        **dict.fromkeys(
-            ["DenseNet121", "DenseNet169", "DenseNet201"],
-            KerasNetwork({}, IMAGENET_STATISTICS),
-        ),
-        **dict.fromkeys(
-            [
-                "InceptionResNetV2",
-                "InceptionV3",
-                "MobileNet",
-                "MobileNetV2",
-                "ResNet50V2",
-                "ResNet101V2",
-                "ResNet152V2",
-                "Xception",
-            ],
-            KerasNetwork({}, _SYMMETRIC),
-        ),
-        **dict.fromkeys(
-            ["ResNet50", "ResNet101", "ResNet152", "VGG16", "VGG19"],
-            KerasNetwork({}, _CENTRED, blue_first=True),
-        ),
-        **dict.fromkeys(
-            ["MobileNetV3Large", "MobileNetV3Small"],
-            KerasNetwork(_WITHOUT, _SYMMETRIC),
-        ),
-        **dict.fromkeys(
-            [
-                f"RegNet{kind}{size}"
-                for kind in "XY"
-                for size in ("002", "008", "032", "160")
-            ],
-            KerasNetwork(_WITHOUT, _UNIT, starts_at_first_tensor=True),
-        ),
-        # It divides by 255 itself.
-        **dict.fromkeys(
-            [f"EfficientNetB{number}" for number in range(8)],
-            KerasNetwork(
-                {"drop_connect_rate": 0.0},
-                IMAGENET_STATISTICS,
-                input_scale=255.0,
-            ),
-        ),
+        name: network
+        for names, network in _KERAS.items()
+        for name in names.split()
     }
     rounds_its_input = False
 
@@ -407,47 +396,52 @@ class Keras(EncoderDeclaration):
 
 
 class KerasCVNetwork(NamedTuple):
-    """A kind of KerasCV's backbones, and arguments of its class."""
+    """A class of `keras_cv.models`, and its arguments."""
 
     kind: str
     arguments: Mapping[str, Any]
     can_be_copied: bool = True
 
 
+def _keras_cv_resnet(kind: str, depth: int) -> KerasCVNetwork:
+    blocks = ResNet.networks[f"resnet{depth}"]
+    arguments = {
+        "stackwise_filters": [64, 128, 256, 512],
+        "stackwise_blocks": list(blocks.repeats),
+        "stackwise_strides": [1, 2, 2, 2],
+        "block_type": "block" if blocks.bottleneck else "basic_block",
+    }
+    return KerasCVNetwork(kind, arguments)
+
+
+def _csp_darknet(channels: int, depth: int) -> KerasCVNetwork:
+    """Returns a backbone of YOLOX (Ge et al. 2021)."""
+    arguments = {
+        "stackwise_channels": [channels << i for i in range(4)],
+        "stackwise_depth": [depth, 3 * depth, 3 * depth, depth],
+    }
+    return KerasCVNetwork("CSPDarkNetBackbone", arguments, False)
+
+
 class KerasCV(EncoderDeclaration):
     """Backbones of KerasCV; its own presets have to be downloaded."""
 
+    implementation = "tf_contrastive.encoders.backbones:KerasCV"
     prefix = "keras_cv:"
     networks: ClassVar[Mapping[str, KerasCVNetwork]] = {
-        f"{name}{version}": KerasCVNetwork(
-            f"resnet{version}",
-            {
-                "stackwise_filters": [64, 128, 256, 512],
-                "stackwise_blocks": list(blocks.repeats),
-                "stackwise_strides": [1, 2, 2, 2],
-                "block_type": "block" if blocks.bottleneck else "basic_block",
-            },
-        )
-        for version in ("", "_v2")
-        for name, blocks in ResNet.networks.items()
-        if name not in ("resnet10", "resnet200")
-    } | {
-        # The backbone of YOLOX (Ge et al. 2021).
-        f"csp_darknet_{size}": KerasCVNetwork(
-            "csp_darknet",
-            {
-                "stackwise_channels": [channels << i for i in range(4)],
-                "stackwise_depth": [depth, 3 * depth, 3 * depth, depth],
-            },
-            can_be_copied=False,
-        )
-        for size, channels, depth in (
-            ("tiny", 48, 1),
-            ("s", 64, 1),
-            ("m", 96, 2),
-            ("l", 128, 3),
-            ("xl", 170, 4),
-        )
+        **{
+            f"resnet{depth}{version}": _keras_cv_resnet(kind, depth)
+            for version, kind in (
+                ("", "ResNetBackbone"),
+                ("_v2", "ResNetV2Backbone"),
+            )
+            for depth in (18, 34, 50, 101, 152)
+        },
+        "csp_darknet_tiny": _csp_darknet(48, 1),
+        "csp_darknet_s": _csp_darknet(64, 1),
+        "csp_darknet_m": _csp_darknet(96, 2),
+        "csp_darknet_l": _csp_darknet(128, 3),
+        "csp_darknet_xl": _csp_darknet(170, 4),
     }
     rounds_its_input = False
 

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any, TypeVar
 
 from tf_contrastive.base.errors import arg
-from tf_contrastive.config import allocations, fields
 from tf_contrastive.config.checks import list_of, split_list
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
@@ -199,19 +198,8 @@ class Scoring(_Groups):
         return f"{protocol.version}{f'-{scale}' if scaled else ''}"
 
     def _check(self) -> None:
-        sizes = {}
-        for kind, protocol in PROTOCOLS.items():
+        for kind in PROTOCOLS:
             getattr(self, kind).check()
-            for name, size in protocol.memory.items():
-                sizes[protocol.prefix + name] = size
-        # Beside the least that an encoder's features need.
-        allocations.check(
-            allocations.Allocation(
-                option.name, option.value, option.value * sizes[option.name]
-            )
-            for option in fields.options(self)
-            if option.name in sizes
-        )
 
 
 def resolve_splits(options: _Options, run: Data | None) -> _Options:

@@ -51,6 +51,7 @@ class Probe:
         0,
         "latest training images in the online kNN bank, such as 4096; needs"
         " labels and a small part of an epoch's time; 0: no online kNN",
+        maximum=1 << 22,
     )
 
 

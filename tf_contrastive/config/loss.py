@@ -608,7 +608,10 @@ class BatchOptions:
         maximum=0.9999999,
     )
     queue_size: int = option(
-        65_536, "keys of earlier batches kept as negatives (moco)", minimum=1
+        65_536,
+        "keys of earlier batches kept as negatives (moco)",
+        minimum=1,
+        maximum=1 << 24,
     )
     grad_cache_chunks: int = option(
         1,

@@ -1,6 +1,10 @@
 """The options of a run, how they go together, and `auto`."""
 
 import dataclasses
+import math
+from typing import Protocol
+
+import psutil
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import (
@@ -54,6 +58,7 @@ from tf_contrastive.config.views import (
 )
 
 _ONE_CPU = Machine()
+_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "uint8": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,6 +249,38 @@ class Pretrain(Command):
                     f"{arg(name, value)} needs one label per image, and"
                     f" {dataset} has several: set {arg(name, off)}"
                 )
+
+
+class ImageData(Protocol):
+    """What is known of a dataset's images; see `datasets.Info`."""
+
+    num_examples: int
+    image_shape: tuple[int, ...] | None
+
+
+def check_memory(run: Pretrain, machine: Machine, data: ImageData) -> None:
+    """Raises `UserError` for images that a host's memory cannot hold.
+
+    Those are a batch's views, or all images by `cache`; `doctor` predicts the
+    memory of a step. `run` is resolved.
+    """
+    present, views = psutil.virtual_memory().total, run.views
+    images = run.schedule.batch_size / machine.hosts
+    size = _WIRE_BYTES[views.wire_dtype] * run.data.channels
+    needed = images * views.views * views.side**2 * size
+    name: str = arg("batch_size", run.schedule.batch_size)
+    if run.data.cache == "memory" and data.image_shape:
+        kept = float(data.num_examples * math.prod(data.image_shape))
+        if kept > needed:
+            needed, name = kept, arg("cache", "memory")
+    if needed > present:
+        raise UserError(
+            f"{name} needs {needed / 2**30:,.0f} GiB of memory for images"
+            f" ({views.views} views of {views.side} pixels), and this machine"
+            f" has {present / 2**30:,.1f} GiB: set a smaller"
+            f" {arg('batch_size')}, {arg('image_size')} or {arg('views')}, or"
+            f" {arg('cache', 'none')}"
+        )
 
 
 def image_side(image_shape: tuple[int, ...] | None) -> int:

@@ -8,6 +8,9 @@ from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, by_name, chosen
 from tf_contrastive.config.fields import option
 
+# Of a layer. Two layers this wide have 17 GB of weights.
+_MAX_UNITS = 65_536
+
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class HeadDeclaration(Component):
@@ -39,7 +42,9 @@ class Linear(HeadDeclaration):
     implementation = "tf_contrastive.heads:build_linear"
     is_linear = True
 
-    output: int = option(128, "dimension of the projections", minimum=2)
+    output: int = option(
+        128, "dimension of the projections", minimum=2, maximum=_MAX_UNITS
+    )
     batch_norm: bool = option(
         True, "batch normalization in the projection head"
     )
@@ -66,6 +71,7 @@ class MLP(Linear):
     hidden: int | None = option(
         None,
         "units of the hidden layers; auto: the dimension of the features",
+        maximum=_MAX_UNITS,
     )
 
     def sizes(self, features: int) -> list[int]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.allocations import FEATURES
 from tf_contrastive.config.checks import (
     POSITIVE_NUMBERS,
     list_of,
@@ -74,7 +73,6 @@ class ProtocolDeclaration:
       shared: options of `Evaluation` that are hyperparameters of it, too.
       cpu: fields, and options of `shared`, that `scale=cpu` sets, since the
         papers' values take hours on a CPU.
-      memory: field -> bytes that it takes for each unit of its value.
       needs_labels: whether both splits must have classes to score.
       learns: whether what it scores on test has learnt from train.
       needs_projections: whether the encoder must have a projection head.
@@ -86,7 +84,6 @@ class ProtocolDeclaration:
     prefix: ClassVar[str] = ""
     shared: ClassVar[tuple[str, ...]] = ()
     cpu: ClassVar[Mapping[str, Any]] = {}
-    memory: ClassVar[Mapping[str, int]] = {}
     needs_labels: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     needs_projections: ClassVar[bool] = False
@@ -236,7 +233,6 @@ class Linear(LinearStage, ProtocolDeclaration):
     prefix = "linear_"
     shared = ("features", "validation_fraction", "seed")
     cpu: ClassVar = {"augmentation": "none", "batch_size": 256}
-    memory: ClassVar = {"epochs": 4}
     needs_labels = True
     learns = True
 
@@ -305,7 +301,6 @@ class Logistic(ProtocolDeclaration):
     name = "logistic"
     prefix = "logistic_"
     shared = ("validation_fraction", "seed")
-    memory: ClassVar = {"penalties": 8 * FEATURES}
     needs_labels = True
     learns = True
 
@@ -579,7 +574,6 @@ class Robustness(ProtocolDeclaration):
         "corruptions": "gaussian_noise,defocus_blur,contrast",
         "examples": 2000,
     }
-    memory: ClassVar = {"bins": 3 * 8}
     needs_labels = True
     learns = True
 
@@ -710,7 +704,6 @@ class Transforms(ProtocolDeclaration):
     learns = True
     shared = ("seed",)
     cpu: ClassVar = {"transforms_train": 2000, "transforms_test": 2000}
-    memory: ClassVar = {"transforms_hidden": 3 * 4 * FEATURES}
     # A stratified tenth, for early stopping, needs an image of each of 4
     # classes.
     smallest: ClassVar = {"train": 40, "test": 40}

@@ -43,17 +43,14 @@ class PolicyDeclaration(Component):
 
     Attributes:
       augments: whether the views of an image differ.
+      shares_crop: whether all views of an image begin with the same crop.
       listable: the operations that may be listed, as `names`, in the policy's
         name behind its prefix, if any may.
     """
 
     augments: ClassVar[bool] = True
+    shares_crop: ClassVar[bool] = False
     listable: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def shares_crop(self) -> bool:
-        """Whether all views of an image begin with the same crop."""
-        return False
 
     def sends_levels(self, on_device: bool) -> bool:
         """Whether the host's views keep their values in 256 levels.
@@ -230,10 +227,15 @@ class SimCLRPlus(_Listing, SimCLR):
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Ablation(_Listing, _Jittered, Crop):
-    """Operations on cropped views."""
+    """Operations on cropped views.
+
+    As in SimCLR's figure 5: all views of an image begin with the same crop, the
+    operation crop also flips, and rotate turns by 90, 180 or 270 degrees.
+    """
 
     name = "ablation:"
     implementation = "tf_contrastive.views.policies:Ablation"
+    shares_crop = True
     listable = tuple(OPERATIONS)
 
     ablation_branch: str = option(
@@ -241,11 +243,6 @@ class Ablation(_Listing, _Jittered, Crop):
         "views that an ablation changes: one (the first) or both",
         choices=("one", "both"),
     )
-
-    @property
-    def shares_crop(self) -> bool:
-        """Whether all views of an image begin with the same crop (figure 5)."""
-        return True
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

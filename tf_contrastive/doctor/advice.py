@@ -14,7 +14,6 @@ from tf_contrastive.config.optimizer import resolve_learning_rate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.memory import Memory
 from tf_contrastive.doctor.positives import Expected
-from tf_contrastive.doctor.speed import Spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +36,15 @@ class Facts:
     # Examples of each class, int64 [classes]; None if not counted.
     class_sizes: np.ndarray | None
     # Images per second; None if not measured.
-    input_speed: Spread | None
-    step_speed: Spread | None
-    # Speed of mixed_bfloat16, in that of float32; None if not measured.
-    half_speed: Spread | None = None
+    input_speed: float | None
+    step_speed: float | None
     # Processes that ran or waited before, over the last minute.
     load_per_core: float = 0.0
 
     @property
     def on_cpu(self) -> bool:
         """Whether there is no accelerator."""
-        return self.half_speed is not None
+        return self.process_memory is not None
 
     @property
     def temperature(self) -> float | None:
@@ -55,15 +52,14 @@ class Facts:
         return getattr(self.run.loss, "temperature", None)
 
     @property
-    def hours(self) -> Spread | None:
+    def hours(self) -> float | None:
         """Duration of the run, by the slower of input and step."""
         if self.step_speed is None:
             return None
         schedule = self.run.schedule
         images = schedule.epochs * self.steps_per_epoch * schedule.batch_size
-        both = self.step_speed, self.input_speed or self.step_speed
-        slower = Spread(*map(min, *both))
-        return slower.map(lambda speed: images / speed / 3600)
+        slower = min(self.step_speed, self.input_speed or self.step_speed)
+        return images / slower / 3600
 
 
 def warnings(facts: Facts) -> dict[str, errors.Message]:
@@ -131,8 +127,6 @@ _MAX_UNSAVED_HOURS = 1.0
 # What a run on a CPU should take at most, and the views' side that it affords.
 _MAX_CPU_HOURS = 24.0
 _CPU_SIDE = 64
-# Of a precision, below which it is not worth a change.
-_MIN_GAIN = 1.1
 # Processes per core from which others slow the measurement down. An earlier
 # `doctor` leaves half of it.
 _BUSY = 0.75
@@ -162,11 +156,10 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('grad_cache_chunks', 2 * chunks)} or more",
         )
     hours = facts.hours
-    if facts.on_cpu and (hours is None or hours.value > _MAX_CPU_HOURS):
+    if facts.on_cpu and (hours is None or hours > _MAX_CPU_HOURS):
         takes = "a step takes too long to be measured"
         if hours:
-            ends = f"{hours.low:,.0f} to {hours.high:,.0f}"
-            takes = f"the run takes {ends} hours"
+            takes = f"the run takes {hours:,.0f} hours"
         smaller = (
             f"{errors.arg('encoder', 'resnet10')}, {errors.arg('width', '0.5')}"
         )
@@ -174,25 +167,15 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             smaller += f", {errors.arg('image_size', _CPU_SIDE)}"
         yield "encoder", f"{takes} on this CPU: use {smaller}"
     delivered, consumed = facts.input_speed, facts.step_speed
-    if delivered and consumed and delivered.value < consumed.value:
-        waiting = 1 - delivered.value / consumed.value
+    if delivered and consumed and delivered < consumed:
+        waiting = 1 - delivered / consumed
         yield (
             "slow_input",
-            f"the input delivers {delivered.value:,.0f} images/s and the step"
-            f" could use {consumed.value:,.0f}: devices wait {waiting:.0%}"
+            f"the input delivers {delivered:,.0f} images/s and the step"
+            f" could use {consumed:,.0f}: devices wait {waiting:.0%}"
             f" of the time: use {_faster_input(facts.run)}",
         )
-    precision, gain = facts.run.runtime.precision, facts.half_speed
-    other = "float32" if precision == "mixed_bfloat16" else "mixed_bfloat16"
-    if gain and other == "float32":
-        gain = gain.map(lambda ratio: 1 / ratio)
-    if gain and gain.low > _MIN_GAIN:
-        yield (
-            "precision",
-            f"{other} is {gain.low:.1f} to {gain.high:.1f} times as fast as"
-            f" {precision} on this CPU: use {errors.arg('precision', other)}",
-        )
-    epoch = (hours.value if hours else 0) / facts.run.schedule.epochs
+    epoch = (hours or 0) / facts.run.schedule.epochs
     if (
         epoch > _MAX_UNSAVED_HOURS
         and not facts.run.runtime.checkpoint_every_steps

@@ -89,7 +89,7 @@ def inspect(run: Pretrain) -> Report:
             predicted,
             replicas,
             step.peak_memory if step else memory.peak_resident(),
-            step.smallest_images if step else 0,
+            step.images if step else 0,
             batch_size // replicas,
         )
     assert run.schedule.learning_rate is not None  # `prepare` resolves it.
@@ -111,10 +111,7 @@ def inspect(run: Pretrain) -> Report:
         if classes and info.has_labels and classes.examples == info.num_examples
         else None,
         input_speed=input_speed,
-        step_speed=step.seconds.map(lambda seconds: batch_size / seconds)
-        if step
-        else None,
-        half_speed=speed.half_speed(run.views.side),
+        step_speed=batch_size / step.seconds if step else None,
         load_per_core=load,
     )
     sections = report.sections(

@@ -13,7 +13,7 @@ from tf_contrastive import schedules
 from tf_contrastive.datasets import description
 from tf_contrastive.doctor import advice
 from tf_contrastive.doctor.memory import similarity_block
-from tf_contrastive.doctor.speed import Spread, StepTime
+from tf_contrastive.doctor.speed import StepTime
 
 Section = description.Rows
 
@@ -87,24 +87,19 @@ def sections(
         },
         "memory": _mib(of_run),
         "speed": {
-            **_range("input_images_per_second", facts.input_speed),
-            **_range("step_images_per_second", facts.step_speed),
-            **_range("mixed_bfloat16_by_float32", facts.half_speed),
-            **_range("hours", facts.hours),
+            "input_images_per_second": _rounded(facts.input_speed),
+            "step_images_per_second": _rounded(facts.step_speed),
+            "hours": _rounded(facts.hours),
             "load_per_core": round(facts.load_per_core, 2),
-            "measured_on": f"{step.images} of {step.replica_images} images"
+            "measured_on": f"{step.images} images per replica"
             if step
             else "nothing: a step takes too long here",
         },
     }
 
 
-def _range(name: str, spread: Spread | None) -> Section:
-    """Returns rows of a number, and of the range of its repeats."""
-    if spread is None:
-        return {name: None}
-    value, low, high = (float(f"{x:.3g}") for x in spread)
-    return {name: value, f"{name}_range": f"{low:,} to {high:,}"}
+def _rounded(value: float | None) -> float | None:
+    return value and float(f"{value:.3g}")
 
 
 def _mib(sizes: dict[str, int | None]) -> Section:

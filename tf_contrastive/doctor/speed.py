@@ -2,66 +2,44 @@
 
 import dataclasses
 import math
+import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import encoders, train
 from tf_contrastive import model as models
-from tf_contrastive.config.encoder import resolve_stem
+from tf_contrastive import train
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.doctor import memory
-from tf_contrastive.model import networks
 
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048
 _INPUT_BATCH = 64
-# Parts of the input's measurement, whose speeds show how even it is.
-_INPUT_PARTS = 5
 # Cost of a training step in forward passes.
 _FORWARD_PASSES = 3
-# Positions after the stem, in the batch that precisions are compared on, and
-# seconds for both.
-_COMPARED_POSITIONS = 16 * 24**2
-_COMPARED_SECONDS = 1.0
-
-
-class Spread(NamedTuple):
-    """A measured number, and the range of its repeats."""
-
-    value: float
-    low: float
-    high: float
-
-    def map(self, function: Callable[[float], float]) -> "Spread":
-        """Returns the spread of a monotonic function of the number."""
-        value, *ends = map(function, self)
-        return Spread(value, min(ends), max(ends))
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """Duration of a training step with the whole batch."""
+    """Duration of a training step with the whole batch, in seconds.
 
-    seconds: Spread
-    # Per replica, in the largest batch that was measured.
+    Attributes:
+      seconds: extrapolated by the images if `images` are fewer than a batch.
+      images: per replica, in the batch that was measured.
+      peak_memory: bytes of this process after it.
+    """
+
+    seconds: float
     images: int
-    # Per replica, in the whole batch; if more, `seconds` is extrapolated.
-    replica_images: int
-    # On CPUs: per replica in the smallest batch, and the process's peak memory
-    # in bytes after it.
-    smallest_images: int = 0
-    peak_memory: int = 0
+    peak_memory: int
 
 
-def measure_input(run: train.PreparedRun, seconds: float) -> Spread | None:
+def measure_input(run: train.PreparedRun, seconds: float) -> float | None:
     """Measures the input in images per second, for `seconds` after a batch.
 
-    The range is that of the parts of this time. Returns None for batches of a
-    data service.
+    Returns None for batches of a data service.
     """
     if run.service:
         return None
@@ -85,17 +63,12 @@ def measure_input(run: train.PreparedRun, seconds: float) -> Spread | None:
     batches = iter(run.batches())
     # Pipelines prepare a few batches while the first is waited for.
     next(batches)
-    images, durations = [], []
-    for _ in range(_INPUT_PARTS):
-        start, steps, spent = time.perf_counter(), 0, 0.0
-        while spent < seconds / _INPUT_PARTS:
-            next(batches)
-            steps += 1
-            spent = time.perf_counter() - start
-        images.append(steps * size)
-        durations.append(spent)
-    rates = [n / x for n, x in zip(images, durations, strict=True)]
-    return Spread(sum(images) / sum(durations), min(rates), max(rates))
+    start, steps, spent = time.perf_counter(), 0, 0.0
+    while spent < seconds:
+        next(batches)
+        steps += 1
+        spent = time.perf_counter() - start
+    return steps * size / spent
 
 
 def measure_step(
@@ -105,25 +78,24 @@ def measure_step(
 ) -> StepTime | None:
     """Measures the run's training step on noise, which trains the weights.
 
-    Accelerators are measured with the whole batch. CPUs are measured with
-    smaller batches, from which the cost of a step and of an image follow, for
-    about `seconds` after tracing. Returns None if even the smallest batch takes
-    longer.
+    Accelerators are measured with the whole batch. CPUs are measured with a
+    part of it that takes about a quarter of `seconds`, and a step is as much
+    longer as its batch. Returns None if even the smallest batch takes longer.
     """
     options, replicas = run.options, run.machine.replicas
     images = options.schedule.batch_size // replicas
     step = model.make_train_function()
 
-    def noise(images: int, static: bool = True) -> Iterator[Any]:
+    def timed(images: int, seconds: float, static: bool = False) -> float:
         classes = run.source.info.num_classes
-        return iter(
+        batches = iter(
             synthetic.batches(options, classes, images, run.strategy, static)
         )
+        return statistics.median(_times(lambda: step(batches), seconds))
 
     if not run.machine.on_cpu:
-        batches = noise(images)
-        times = _times(lambda: step(batches), seconds)
-        return StepTime(_quartiles(times), images, images)
+        whole = timed(images, seconds, static=True)
+        return StepTime(whole, images, memory.peak_resident())
     size = math.lcm(options.batch.grad_cache_chunks, 2)
     if size > images:
         return None
@@ -135,100 +107,26 @@ def measure_step(
         > seconds
     ):
         return None
-
-    def timed(images: int) -> Spread:
-        batches = noise(images, static=False)
-        return _quartiles(_times(lambda: step(batches), seconds / 4))
-
-    few = many = timed(size)
-    most = size
-    peak = memory.peak_resident()
-    # The larger batch takes about four steps.
-    growth = min(int(seconds / (4 * few.value)), images // size)
+    duration = timed(size, seconds / 4)
+    growth = min(int(seconds / (4 * duration)), images // size)
     if growth > 1:
-        most = growth * size
-        many = timed(most)
-    whole = extrapolate((size, few.value), (most, many.value), images)
-    scale = whole / many.value
-    seconds_of_step = many.map(lambda duration: scale * duration)
-    return StepTime(seconds_of_step, most, images, size, peak)
-
-
-def extrapolate(
-    few: tuple[int, float], many: tuple[int, float], images: int
-) -> float:
-    """Extrapolates the seconds of a step from (images, seconds) of two others.
-
-    An image takes at least half of its share of the larger step, so that noise
-    cannot make it free.
-    """
-    per_image = many[1] / many[0]
-    if many != few:
-        slope = (many[1] - few[1]) / (many[0] - few[0])
-        per_image = min(max(slope, per_image / 2), per_image)
-    return many[1] + per_image * (images - many[0])
-
-
-def half_speed(image_size: int) -> Spread | None:
-    """Measures how many times as fast as float32 mixed_bfloat16 is on this CPU.
-
-    Compares forward and backward passes of a small ResNet, in turns, so that
-    other work on the machine slows down both. Returns None with an accelerator.
-    """
-    if any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
-        return None
-    shape = (image_size, image_size, 3)
-    stem = resolve_stem("auto", image_size)
-    side = image_size if stem == "cifar" else image_size // 4
-    images = tf.zeros([max(_COMPARED_POSITIONS // side**2, 1), *shape])
-    calls = []
-    for policy in ("float32", "mixed_bfloat16"):
-        with networks.precision(policy):
-            encoder = encoders.build(
-                "resnet10",
-                stem=stem,
-                image_shape=shape,
-                synchronized=False,
-            )
-
-        @tf.function
-        def passes(encoder: tf.keras.Model = encoder) -> dict[str, tf.Tensor]:
-            with tf.GradientTape() as tape:
-                total = tf.reduce_mean(encoder(images, training=True))
-            gradients = tape.gradient(total, encoder.trainable_variables)
-            return {"norm": tf.linalg.global_norm(gradients)}
-
-        calls.append(passes)
-        _times(passes, 0.0)
-    pairs: list[float] = []
-    start = time.perf_counter()
-    while len(pairs) < 3 or time.perf_counter() - start < _COMPARED_SECONDS:
-        float32, bfloat16 = map(_seconds, calls)
-        pairs.append(float32 / bfloat16)
-    return _quartiles(pairs)
-
-
-def _quartiles(values: Sequence[float]) -> Spread:
-    """Returns the median, and the first and last quartile."""
-    low, median, high = np.percentile(values, [25, 50, 75])
-    return Spread(float(median), float(low), float(high))
+        size *= growth
+        duration = timed(size, seconds / 4)
+    whole = duration * images / size
+    return StepTime(whole, size, memory.peak_resident())
 
 
 def _times(
     call: Callable[[], dict[str, tf.Tensor]], seconds: float
 ) -> list[float]:
     """Seconds of each call of at least two, after one that is not measured."""
-    _seconds(call)
     times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < 2 or time.perf_counter() - start < seconds:
-        times.append(_seconds(call))
-    return times
-
-
-def _seconds(call: Callable[[], dict[str, tf.Tensor]]) -> float:
-    """Seconds of a call, with its results."""
-    start = time.perf_counter()
-    for value in call().values():
-        value.numpy()  # Waits for the device.
-    return time.perf_counter() - start
+    begin = time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        for value in call().values():
+            value.numpy()  # Waits for the device.
+        times.append(time.perf_counter() - start)
+        if len(times) == 1:
+            begin = time.perf_counter()
+    return times[1:]

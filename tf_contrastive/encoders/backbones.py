@@ -30,17 +30,15 @@ class _Backbone(declared.EncoderDeclaration):
         """Returns the network, and its output for the images."""
         raise NotImplementedError
 
-    def of_library(self, input_shape: tuple[int, int, int]) -> tf.keras.Model:
-        """Returns the network as its library makes it, with random weights."""
-        raise NotImplementedError
-
-    def with_imagenet_weights(
-        self, input_shape: tuple[int, int, int]
+    def of_library(
+        self, input_shape: tuple[int, int, int], weights: str | None = None
     ) -> tf.keras.Model:
-        """Returns the same with its library's weights, which it downloads.
+        """Returns the network as its library makes it.
+
+        `weights` are random, or "imagenet", which the library downloads.
 
         Raises:
-          UserError: if the library has none.
+          UserError: if the library has no such weights.
           Exception: if they cannot be downloaded.
         """
         raise NotImplementedError
@@ -93,31 +91,22 @@ class Keras(declared.Keras, _Backbone):
         arguments = self.networks[self.network].arguments
         return make(include_top=False, weights=weights, **inputs, **arguments)
 
-    def _of_shape(
-        self, weights: str | None, input_shape: tuple[int, int, int]
-    ) -> tf.keras.Model:
-        *sides, channels = input_shape
-        accepted = *(max(side, _LEAST_SIDE) for side in sides), channels
-        return self._made(weights, input_shape=accepted)
-
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
         if not self.networks[self.network].starts_at_first_tensor:
             model = self._made(None, input_tensor=images)
             return model, model.output
-        given = tf.keras.Input(images.shape[1:], dtype=images.dtype)
-        model = self._made(None, input_tensor=given)
+        inputs = tf.keras.Input(images.shape[1:], dtype=images.dtype)
+        model = self._made(None, input_tensor=inputs)
         # Not `model(images)`, which would be one layer with other checkpoints.
         return model, model.call(images)
 
-    def of_library(self, input_shape: tuple[int, int, int]) -> tf.keras.Model:
-        """Returns the network as Keras makes it."""
-        return self._of_shape(None, input_shape)
-
-    def with_imagenet_weights(
-        self, input_shape: tuple[int, int, int]
+    def of_library(
+        self, input_shape: tuple[int, int, int], weights: str | None = None
     ) -> tf.keras.Model:
-        """Returns the network with the weights that Keras downloads."""
-        return self._of_shape(declared.IMAGENET, input_shape)
+        """Returns the network as Keras makes it."""
+        *sides, channels = input_shape
+        accepted = *(max(side, _LEAST_SIDE) for side in sides), channels
+        return self._made(weights, input_shape=accepted)
 
     @property
     def blue_first(self) -> bool:
@@ -130,16 +119,6 @@ class KerasCV(declared.KerasCV, _Backbone):
 
     cache = "~/.cache/kagglehub/models"
 
-    def _kind(self) -> Any:
-        from keras_cv import models  # Here, because the import takes seconds.
-
-        kinds = {
-            "resnet": models.ResNetBackbone,
-            "resnet_v2": models.ResNetV2Backbone,
-            "csp_darknet": models.CSPDarkNetBackbone,
-        }
-        return kinds[self.networks[self.network].kind]
-
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
         backbone = self.of_library(tuple(images.shape[1:]))
         # A plain model of the same layers: KerasCV's class cannot be cloned.
@@ -148,42 +127,37 @@ class KerasCV(declared.KerasCV, _Backbone):
         )
         return model, model(images)
 
-    def of_library(self, input_shape: tuple[int, int, int]) -> tf.keras.Model:
-        """Returns the network as KerasCV makes it, without rescaling."""
-        return self._kind()(
-            include_rescaling=False,
-            input_shape=input_shape,
-            **self.networks[self.network].arguments,
-        )
-
-    def with_imagenet_weights(
-        self, input_shape: tuple[int, int, int]
+    def of_library(
+        self, input_shape: tuple[int, int, int], weights: str | None = None
     ) -> tf.keras.Model:
-        """Returns the network of the preset that KerasCV downloads."""
-        kind, suffix = self._kind(), f"_{declared.IMAGENET}"
-        if self.network + suffix not in kind.presets:
-            known = [
-                self.prefix + name.removesuffix(suffix)
-                for name in kind.presets
-                if name.endswith(suffix)
-            ]
-            raise errors.UserError(
-                f"{errors.arg('init_from', declared.IMAGENET)}: KerasCV has no"
-                f" such weights of {self.prefix}{self.network}, of its kind"
-                f" only of {', '.join(known)}: use another"
-                f" {errors.arg('encoder')}, or a file"
+        """Returns the network as KerasCV makes it.
+
+        With random weights without rescaling; a preset begins with a rescaling
+        of [0, 255] to [0, 1].
+        """
+        import keras_cv  # Here, because the import takes seconds.
+
+        network = self.networks[self.network]
+        kind = getattr(keras_cv.models, network.kind)
+        if weights is None:
+            return kind(
+                include_rescaling=False,
+                input_shape=input_shape,
+                **network.arguments,
             )
-        preset = kind.presets[self.network + suffix]
-        try:
-            model = kind.from_preset(self.network + suffix)
-        except Exception as error:  # It does not name what it downloads.
-            raise OSError(
-                f"{preset['kaggle_handle']}: {errors.first_line(error)}"
-            ) from error
+        preset = f"{self.network}_{weights}"
+        if preset not in kind.presets:
+            raise errors.UserError(
+                f"{errors.arg('init_from', weights)}: KerasCV has no such"
+                f" weights of {self.prefix}{self.network}, of its kind only"
+                f" {', '.join(p for p in kind.presets if weights in p)}: use"
+                f" another {errors.arg('encoder')}, or a file"
+            )
+        model = kind.from_preset(preset)
         if not model.get_config()["include_rescaling"]:
             raise errors.UserError(
-                f"{self.network + suffix} of this version of KerasCV expects"
-                " other images than [0, 255]: use a file, with"
+                f"{preset} of this version of KerasCV expects other images"
+                " than [0, 255]: use a file, with"
                 f" {errors.arg('standardize')} as it was trained"
             )
         return model

@@ -11,15 +11,10 @@ from tf_contrastive.config import components, own
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS
-from tf_contrastive.encoders.backbones import Keras, KerasCV
-from tf_contrastive.encoders.convnet import ConvNet
 from tf_contrastive.encoders.own import OwnEncoder
-from tf_contrastive.encoders.resnet import ResNet
-from tf_contrastive.encoders.vit import ViT
 
 # Of colours in [0, 1]; dividing by less makes bytes of them.
 _LEAST_DEVIATION = 0.02
-ENCODERS = declared.by_network([ResNet, ConvNet, ViT, Keras, KerasCV])
 
 
 def _standardize(
@@ -116,7 +111,8 @@ def _network(name: Any, options: dict[str, Any]) -> Any:
     if declared.is_own(name):
         return OwnEncoder(own.load("encoder", name, declared.PREFIXES), options)
     declared.check_encoder_name(name)
-    kind = components.pick("encoder", name, ENCODERS, options)
+    family = components.pick("encoder", name, declared.ENCODERS, options)
+    kind = components.implementation(family)
     return kind(network=declared.split_name(name), **options)
 
 

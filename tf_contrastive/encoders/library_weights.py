@@ -1,15 +1,15 @@
 """Weights of Keras' and KerasCV's own networks, such as those of ImageNet.
 
-Keras standardises images in other ways for each of its networks. Here the first
-layer of the encoder does that, so that a network which takes the colours in the
-order BGR gets the kernel of its first convolution reversed, and one which
-standardises its input itself leaves that out.
+The library builds its own network and loads it; the variables are copied by
+their order. Keras standardises images in other ways for each of its networks.
+Here the first layer of the encoder does that, so that a network which takes the
+colours in the order BGR gets the kernel of its first convolution reversed, and
+one which standardises its input itself leaves that out.
 """
 
 import contextlib
 import os
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
+from tf_contrastive.config import components
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
-from tf_contrastive.encoders.build import ENCODERS
 
 # What h5py, Keras and TensorFlow raise for files that they cannot read.
 _UNREADABLE = OSError, KeyError, zipfile.BadZipFile, tf.errors.OpError
@@ -37,7 +37,7 @@ def load(
     Args:
       name: of the encoder, such as "keras:MobileNetV2".
       source: "imagenet", which is downloaded, or a file that Keras wrote, of
-        the network with or without its top.
+        the network without its top.
       encoder: of `build`.
       standardization: of its first layer.
 
@@ -45,13 +45,14 @@ def load(
       UserError: for weights that cannot be read or downloaded, or are of
         another network, or expect other images.
     """
-    given = errors.arg("init_from", source)
-    backbone = ENCODERS[name](network=declared.split_name(name))
+    init_from = errors.arg("init_from", source)
+    kind = components.implementation(declared.ENCODERS[name])
+    backbone = kind(network=declared.split_name(name))
     shape = tuple(encoder.input_shape[1:])
     if shape[-1] != 3:
         raise errors.UserError(
-            f"{given} takes 3 channels, and the images have {shape[-1]}: set"
-            f" {errors.arg('extra_channels', 0)}"
+            f"{init_from} takes 3 channels, and the images have {shape[-1]}:"
+            f" set {errors.arg('extra_channels', 0)}"
         )
     policy = tf.keras.mixed_precision.global_policy()
     # Half precision would round the statistics of EfficientNet.
@@ -64,26 +65,27 @@ def load(
             _read(source, theirs, name)
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
-    values = {id(v): v.numpy() for v in theirs.weights}
+    values = [v.numpy() for v in theirs.weights]
     if backbone.blue_first and _equal(standardization, backbone.weights_input):
-        first = theirs.weights[0]
-        values[id(first)] = values[id(first)][:, :, ::-1]
-    own = dict(zip(map(id, theirs.weights), encoder.weights, strict=True))
+        values[0] = values[0][:, :, ::-1]
+    # The encoder's own layer standardizes: theirs stays without effect.
+    without_effect = set()
     for layer in theirs.layers:
         if isinstance(layer, tf.keras.layers.Normalization):
             expected = _statistics(layer)
             if not _equal(standardization, expected):
                 text = write_statistics(expected)
                 raise errors.UserError(
-                    f"{given} holds a network that standardizes its input"
+                    f"{init_from} holds a network that standardizes its input"
                     " otherwise: set"
                     f" {errors.arg('standardize', text)}"
                 )
-            # The encoder's own stays without effect.
-            for variable in layer.weights:
-                del own[id(variable)]
-    for key, variable in own.items():
-        variable.assign(values[key])
+            without_effect |= {id(v) for v in layer.weights}
+    for variable, theirs_variable, value in zip(
+        encoder.weights, theirs.weights, values, strict=True
+    ):
+        if id(theirs_variable) not in without_effect:
+            variable.assign(value)
 
 
 def _equal(one: ChannelStatistics, other: ChannelStatistics) -> bool:
@@ -103,9 +105,11 @@ def _statistics(layer: tf.keras.layers.Normalization) -> ChannelStatistics:
     return ChannelStatistics(tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def _downloaded(backbone: Any, name: str, shape: Any) -> tf.keras.Model:
+def _downloaded(
+    backbone: Any, name: str, shape: tuple[int, int, int]
+) -> tf.keras.Model:
     try:
-        return backbone.with_imagenet_weights(shape)
+        return backbone.of_library(shape, declared.IMAGENET)
     except errors.UserError:
         raise
     except Exception as error:  # That is all that Keras raises.
@@ -127,147 +131,53 @@ def _read(path: str, model: tf.keras.Model, name: str) -> None:
     Raises:
       UserError: if it cannot be read, or holds another network.
     """
-    given = errors.arg("init_from", path)
+    init_from = errors.arg("init_from", path)
     try:
         files.size(path)
         with files.temporary_folder() as folder:
-            # Keras tells the formats apart by the names, which may be others.
-            local = os.path.join(folder, "file.weights.h5")
+            # Keras tells its formats apart by the names of files.
+            local = os.path.join(folder, os.path.basename(path).lower())
             tf.io.gfile.copy(path, local)
-            if zipfile.is_zipfile(local):
-                whole = os.path.join(folder, "file.keras")
-                os.rename(local, whole)
-                _read_newer(whole, model)
-                return
-            with h5py.File(local) as file:
-                group = file.get("model_weights", file)
-                layers = (
-                    list(_layers(group)) if _names(group, "layer_names") else []
-                )
-            if layers:
-                _assign(layers, model)
-            else:
-                _read_newer(local, model)
+            model.load_weights(local)
+            if not local.endswith((".weights.h5", ".keras")):
+                return  # Of this format, Keras has compared the layers.
+            own = os.path.join(folder, "own.weights.h5")
+            model.save_weights(own)
+            known = _arrays(own)
+            # Those of an optimizer are elsewhere.
+            roots = {array.partition("/")[0] for array in known}
+            others = [
+                array
+                for array in _arrays(local) - known
+                if array.partition("/")[0] in roots
+            ]
+            if others:
+                raise ValueError(f"it also has {min(others)}")
     except (FileNotFoundError, tf.errors.NotFoundError) as error:
-        raise errors.UserError(f"{given}: there is no such file") from error
+        raise errors.UserError(f"{init_from}: there is no such file") from error
     except ValueError as error:
         raise errors.UserError(
-            f"{given} does not hold {name} ({errors.first_line(error)}): use"
-            " what `save_weights` of that network wrote, with the same"
-            f" {errors.arg('encoder')}"
+            f"{init_from} does not hold {name} without its top"
+            f" ({errors.first_line(error)}): use what `save_weights` of that"
+            " network wrote; from a network with a top, save"
+            " tf.keras.Model(model.input, LAYER.output), of its last layer"
+            " before the global average"
         ) from error
     except _UNREADABLE as error:
         raise errors.UserError(
-            f"{given} is damaged, or was not written by Keras"
+            f"{init_from} is damaged, or was not written by Keras"
             f" ({errors.first_line(error)}): download or copy it again"
         ) from error
 
 
-def _names(group: Any, name: str) -> list[str]:
-    """Reads a list of names, which Keras splits if it is long."""
-    parts = [name] if name in group.attrs else []
-    while f"{name}{len(parts)}" in group.attrs:
-        parts.append(f"{name}{len(parts)}")
-    names = [n for part in parts for n in group.attrs[part]]
-    return [n.decode() if isinstance(n, bytes) else n for n in names]
-
-
-def _layers(group: Any) -> Iterator[list[np.ndarray]]:
-    """Yields the arrays of each layer of the older format, in their order."""
-    for layer in _names(group, "layer_names"):
-        yield [
-            group[layer][weight][()]
-            for weight in _names(group[layer], "weight_names")
-        ]
-
-
-def _assign(layers: list[list[np.ndarray]], model: tf.keras.Model) -> None:
-    """Assigns arrays to a network's variables; those of a top may follow.
-
-    Raises:
-      ValueError: for arrays of another network.
-    """
-    variables = [
-        v
-        for layer in model.layers
-        for v in (*layer.trainable_weights, *layer.non_trainable_weights)
-    ]
-    arrays: list[np.ndarray] = []
-    rest = [layer for layer in layers if layer]
-    while rest and len(arrays) < len(variables):
-        arrays += rest.pop(0)
-    if len(arrays) != len(variables):
-        raise ValueError(f"it has {len(arrays)} arrays, not {len(variables)}")
-    for array, variable in zip(arrays, variables, strict=True):
-        if array.shape != tuple(variable.shape):
-            raise ValueError(
-                f"{variable.name.partition(':')[0]} has shape {array.shape},"
-                f" not {tuple(variable.shape)}"
-            )
-    _check_top([[array.shape for array in layer] for layer in rest], model)
-    for array, variable in zip(arrays, variables, strict=True):
-        variable.assign(array)
-
-
-def _read_newer(path: str, model: tf.keras.Model) -> None:
-    """Loads a file of the newer formats; see `_assign`."""
-    model.load_weights(path)
-    own = os.path.join(os.path.dirname(path), "own.weights.h5")
-    model.save_weights(own)
-    known = _shapes(own)
-    # Not of the optimizer.
-    places = {name.partition("/")[0] for name in known}
-    _check_top(
-        [
-            shapes
-            for name, shapes in _shapes(path).items()
-            if name not in known and name.partition("/")[0] in places
-        ],
-        model,
-    )
-
-
-def _shapes(path: str) -> dict[str, list[tuple[int, ...]]]:
-    """Returns the shapes of each layer's arrays in a newer file, in order."""
-    found: dict[str, list[tuple[int, ...]]] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.setdefault(os.path.dirname(name), []).append(item.shape)
-
+def _arrays(path: str) -> set[str]:
+    """Returns the names of the arrays in a file of Keras' newer formats."""
     with contextlib.ExitStack() as stack:
         stored: Any = path
         if zipfile.is_zipfile(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
             stored = stack.enter_context(archive.open("model.weights.h5"))
-        stack.enter_context(h5py.File(stored)).visititems(visit)
-    # Numbers of layers of one kind follow their names.
-    return {n: found[n] for n in sorted(found, key=lambda n: (len(n), n))}
-
-
-def _check_top(
-    layers: list[list[tuple[int, ...]]], model: tf.keras.Model
-) -> None:
-    """Checks that what follows a network is a top: a chain of dense layers.
-
-    Some of Keras' are convolutions of 1 x 1, or take the whole map.
-
-    Args:
-      layers: shapes of the arrays of each layer.
-      model: without its top.
-
-    Raises:
-      ValueError: for further layers of another network.
-    """
-    inputs = model.output_shape[-1]
-    for kernel, *biases in layers:
-        dense = len(kernel) == 2 or (len(kernel) == 4 and kernel[:2] == (1, 1))
-        if (
-            not dense
-            or kernel[-2] % inputs
-            or biases not in ([], [kernel[-1:]])
-        ):
-            raise ValueError(
-                f"another layer of shape {kernel} follows, which is no top"
-            )
-        inputs = kernel[-1]
+        content = stack.enter_context(h5py.File(stored))
+        names: list[str] = []
+        content.visit(names.append)
+        return {x for x in names if isinstance(content[x], h5py.Dataset)}

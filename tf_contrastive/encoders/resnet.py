@@ -143,65 +143,31 @@ class _Layers(NamedTuple):
         )(x)
         return tf.keras.layers.ReLU(name=f"{name}_relu")(x) if relu else x
 
-    def residual(
+    def block(
         self,
         x: tf.Tensor,
-        branch: tf.Tensor,
-        channels: int,
-        stride: int,
+        convolutions: list[tuple[int, int, int]],
         name: str,
         project: bool,
     ) -> tf.Tensor:
         """Computes relu(shortcut + branch).
 
-        x is projected if its shape changes, or with `project`.
-
-        With `zero_init_residual`, the branch's last gamma starts at zero, so
-        that a block starts as the identity (Goyal et al. 2017).
+        The branch is convolutions of (channels, side, stride). x is projected
+        if its shape changes, or with `project`. With `zero_init_residual`, the
+        branch's last gamma starts at zero, so that a block starts as the
+        identity (Goyal et al. 2017).
         """
-        if project or stride > 1 or x.shape[-1] != channels:
-            x = self.convolution(x, channels, 1, stride, f"{name}_shortcut")
+        y, last = x, len(convolutions)
+        for i, (channels, side, stride) in enumerate(convolutions, 1):
+            y = self.convolution(y, channels, side, stride, f"{name}_conv{i}")
+            gamma = self.last_gamma if i == last else "ones"
+            y = self.normalization(y, f"{name}_norm{i}", i < last, gamma)
+        stride = max(stride for _, _, stride in convolutions)
+        if project or stride > 1 or x.shape[-1] != y.shape[-1]:
+            x = self.convolution(x, y.shape[-1], 1, stride, f"{name}_shortcut")
             x = self.normalization(x, f"{name}_shortcut_norm", relu=False)
-        x = tf.keras.layers.Add(name=f"{name}_add")([x, branch])
+        x = tf.keras.layers.Add(name=f"{name}_add")([x, y])
         return tf.keras.layers.ReLU(name=f"{name}_relu")(x)
-
-
-def _basic(
-    layers: _Layers,
-    x: tf.Tensor,
-    channels: int,
-    stride: int,
-    name: str,
-    project: bool,
-) -> tf.Tensor:
-    """Two 3x3 convolutions."""
-    y = layers.convolution(x, channels, 3, stride, f"{name}_conv1")
-    y = layers.normalization(y, f"{name}_norm1")
-    y = layers.convolution(y, channels, 3, 1, f"{name}_conv2")
-    y = layers.normalization(
-        y, f"{name}_norm2", relu=False, gamma=layers.last_gamma
-    )
-    return layers.residual(x, y, channels, stride, name, project)
-
-
-def _bottleneck(
-    layers: _Layers,
-    x: tf.Tensor,
-    channels: int,
-    stride: int,
-    name: str,
-    project: bool,
-) -> tf.Tensor:
-    """1x1 down, 3x3, and 1x1 up to four times the channels."""
-    y = layers.convolution(x, channels, 1, 1, f"{name}_conv1")
-    y = layers.normalization(y, f"{name}_norm1")
-    y = layers.convolution(y, channels, 3, stride, f"{name}_conv2")
-    y = layers.normalization(y, f"{name}_norm2")
-    y = layers.convolution(y, 4 * channels, 1, 1, f"{name}_conv3")
-    y = layers.normalization(
-        y, f"{name}_norm3", relu=False, gamma=layers.last_gamma
-    )
-    return layers.residual(x, y, 4 * channels, stride, name, project)
 
 
 class ResNet(declared.ResNet):
@@ -233,12 +199,18 @@ class ResNet(declared.ResNet):
             x = tf.keras.layers.MaxPooling2D(
                 3, 2, padding=padding, name="stem_pool"
             )(x)
-        block = _bottleneck if self.blocks.bottleneck else _basic
         for stage, count in enumerate(self.blocks.repeats):
             for i in range(count):
                 stride = 2 if stage and not i else 1
                 name = f"stage{stage + 1}_block{i + 1}"
                 channels = self.channels << stage
+                convolutions = [(channels, 3, stride), (channels, 3, 1)]
+                if self.blocks.bottleneck:
+                    convolutions = [
+                        (channels, 1, 1),
+                        (channels, 3, stride),
+                        (4 * channels, 1, 1),
+                    ]
                 project = self.project_first and not stage and not i
-                x = block(layers, x, channels, stride, name, project)
+                x = layers.block(x, convolutions, name, project)
         return x

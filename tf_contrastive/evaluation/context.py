@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets, distribution
 from tf_contrastive.base import errors
-from tf_contrastive.config import allocations
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
@@ -181,7 +180,6 @@ class EvaluationContext:
             raise errors.UserError(NO_IMAGE)
         rows = self.options.evaluation.embedding_batch_size
         rows = min(rows, count)
-        allocations.check_images("embedding_batch_size", rows, self.images.side)
         rows = -(-rows // replicas)
         hosts = distribution.num_hosts(self.subject.strategy)
         size = datasets.part_size(count, hosts)

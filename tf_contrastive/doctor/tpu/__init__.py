@@ -42,15 +42,11 @@ def inspect(
     images = run.schedule.batch_size // target.cores
     facts = programs.step(images)
     largest = programs.largest(images)
-    recomputed = (
-        programs.recomputed(images, facts) if "flops" in facts else None
-    )
     rate = None
     if is_here:
         terminal.info("measuring the input")
-        measured = speed.measure_input(prepared, _INPUT)
-        rate = measured and measured.value
-    return _sections(run, target, images, facts, largest, recomputed, rate)
+        rate = speed.measure_input(prepared, _INPUT)
+    return _sections(run, target, images, facts, largest, rate)
 
 
 def _sections(
@@ -59,7 +55,6 @@ def _sections(
     images: int,
     facts: compilation.Facts,
     largest: int | None,
-    recomputed: float | None,
     rate: float | None,
 ) -> dict[str, Section]:
     """Returns heading -> name -> value; `rate`: images/s of the input here."""
@@ -96,7 +91,6 @@ def _sections(
     report["step_of_a_core"] = {
         "teraflops": round(facts["flops"] / 1e12, 4),
         "gigabytes": round(facts["bytes"] / 1e9, 3),
-        "recomputed_percent": round(100 * max(recomputed or 0.0, 0.0), 1),
         "loops_counted_once": facts["loops"],
         "estimated_megacycles": round(facts["cycles"] / 1e6, 2),
         "argument_mib": round(facts["argument"] / mib),

@@ -267,7 +267,7 @@ class Programs:
         chip = self._compiler.target.chip
         memory = chip.memory / chip.cores
         unit = _MULTIPLE * max(self._run.batch.grad_cache_chunks, 1)
-        images = self._few(images)
+        images = min(images, 4 * unit)
         points: list[tuple[int, float]] = []
         fits, fails = 0, sys.maxsize
         for _ in range(more + 1):
@@ -285,23 +285,3 @@ class Programs:
             between = fits // unit + 1, -(-fails // unit) - 1
             images = unit * min(max(estimate // unit, between[0]), between[1])
         return fits or None
-
-    def recomputed(self, images: int, facts: Facts) -> float:
-        """Returns the part of a step's operations that are done twice.
-
-        The compiler does so to save memory. They are those of an image above
-        those of an image in a small batch.
-
-        Args:
-          images: per core, of the step.
-          facts: the step's; it fits.
-        """
-        few = self._few(images)
-        small = self.step(few, compiler.PLAIN_PLAN)
-        if "error" in small:
-            return 0.0
-        return facts["flops"] / images / (small["flops"] / few) - 1
-
-    def _few(self, images: int) -> int:
-        unit = _MULTIPLE * max(self._run.batch.grad_cache_chunks, 1)
-        return min(images, 4 * unit)

@@ -53,7 +53,7 @@ def load(name: str, folder: Path | None = None) -> tf.keras.Model:
     folder = folder or _folder(name)
     content = (folder / WEIGHTS).read_bytes()
     known = json.loads((folder / RESULTS).read_text())
-    if checksum(content) != known["sha256"]:
+    if hashlib.sha256(content).hexdigest() != known["sha256"]:
         raise errors.UserError(
             f"{folder / WEIGHTS} is damaged: install the package again"
         )
@@ -63,25 +63,6 @@ def load(name: str, folder: Path | None = None) -> tf.keras.Model:
         for variable in encoder.variables:
             variable.assign(weights[variable.name].astype(np.float32))
     return encoder
-
-
-def packed(encoder: tf.keras.Model) -> bytes:
-    """Returns the content of `encoder.npz`; kernels are rounded to float16."""
-    file = io.BytesIO()
-    arrays = {v.name: v.numpy() for v in encoder.variables}
-    np.savez_compressed(
-        file,
-        **{
-            name: x.astype(np.float16 if x.ndim > 1 else np.float32)
-            for name, x in arrays.items()
-        },
-    )
-    return file.getvalue()
-
-
-def checksum(content: bytes) -> str:
-    """Returns the SHA-256 of `encoder.npz`."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def _folder(name: str) -> Path:

@@ -5,7 +5,6 @@ import dataclasses
 import re
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
@@ -68,13 +67,14 @@ class Found:
             **options,
         )
         for variable in encoder.variables:
-            values = self._read(variable.name)
+            values = self._content.read(self._names[variable.name])
+            if values.ndim == 4:
+                values = values.transpose(self._table.kernel_axes)
             if values.shape != variable.shape:
                 raise errors.UserError(
                     f"{self.path}: {self._names[variable.name]} has the shape"
                     f" {values.shape}, in {name} {tuple(variable.shape)}: it is"
-                    " another network, such as Wide ResNet or ResNeXt, which is"
-                    " not here"
+                    " another network, such as Wide ResNet, which is not read"
                 )
             variable.assign(values)
         return encoder
@@ -83,12 +83,6 @@ class Found:
         """Says how the file was understood."""
         options = ", ".join(f"{k}={v}" for k, v in self.options.items())
         return f"{self._table.source}: {options}"
-
-    def _read(self, name: str) -> np.ndarray:
-        values = self._content.read(self._names[name])
-        if values.ndim == 4:
-            values = values.transpose(self._table.kernel_axes)
-        return values
 
 
 def find(path: str) -> Found | None:
@@ -113,8 +107,8 @@ def find(path: str) -> Found | None:
             f"{path} is {content.kind} of several encoders ({several}): save"
             " one of them alone"
             if several
-            else f"{path} is {content.kind} of {len(content.shapes)} arrays"
-            f" ({such}, ...), and none of those that can be read: {_READ}"
+            else f"{path} is {content.kind} ({such}, ...), and none of those"
+            f" that can be read: {_READ}"
         )
     (table,) = known
     network, names = _match(path, content, table)
@@ -152,14 +146,10 @@ def _match(
             names |= table.variables(place)
         if there == set(names.values()):
             return network, names
-    for other, meaning in table.others:
-        if any(re.fullmatch(other, name) for name in there):
-            raise errors.UserError(
-                f"{path} is of {table.source}, with {meaning}: {_READ}"
-            )
     raise errors.UserError(
         f"{path} has names of {table.source}, but its {len(there)} variables"
-        " are not those of a ResNet-10, 18, 34, 50, 101, 152 or 200"
+        " are not those of a ResNet-10, 18, 34, 50, 101, 152 or 200; networks"
+        " with selective kernels (sk1), ResNeXt and others are not read"
     )
 
 

@@ -77,7 +77,6 @@ class Table:
       parts: of a convolution, and of gamma, beta, mean and variance.
       kernel_axes: of height, width, inputs and outputs in a kernel.
       pool_padding, project_first: see `config.encoder.ResNet`.
-      others: pattern of a name, and the network that has it instead.
       follows: whether it is of an encoder that follows another one.
     """
 
@@ -95,7 +94,6 @@ class Table:
     kernel_axes: tuple[int, ...] = (0, 1, 2, 3)
     pool_padding: str = "same"
     project_first: bool = True
-    others: tuple[tuple[str, str], ...] = ()
     follows: bool = False
 
     def variables(self, place: Place) -> dict[str, str]:
@@ -179,28 +177,24 @@ def _supcon(place: Place) -> tuple[str, str]:
 
 
 _UNSCALED = {"imagenet": "none", "cifar": "none"}
-_SELECTIVE = "selective kernels (sk1), a network that is not here"
 _TENSORFLOW = (
     Table(
         "SimCLR (google-research/simclr)",
         _simclr,
         f"base_model/[^/]+/{_VARIABLE}",
         _UNSCALED,
-        others=(("base_model/conv2d_86/kernel", _SELECTIVE),),
     ),
     Table(
         "SimCLR (google-research/simclr/tf2)",
         _simclr_tf2,
         f"model/resnet_model/.+/{_VARIABLE}",
         _UNSCALED,
-        others=((".+/conv2d_fixed_padding/conv2d/kernel", _SELECTIVE),),
     ),
     Table(
         "SupCon (google-research/supcon)",
         _supcon,
         f"ContrastiveModel/Encoder/.+/{_VARIABLE}",
         {"imagenet": "0.5,0.5,0.5/0.5,0.5,0.5", "cifar": _CIFAR10},
-        others=((".+/ResNextBlock.*", "ResNeXt, a network that is not here"),),
     ),
 )
 
