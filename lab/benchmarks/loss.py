@@ -34,7 +34,6 @@ _COLUMNS = {
     "ms": "{milliseconds:.1f}",
     "times ours": "{times_ours:.2f}",
     "peak growth MiB": "{peak_growth_mib:.0f}",
-    "peak total MiB": "{peak_total_mib:.0f}",
     "note": "{note}",
 }
 
@@ -58,7 +57,7 @@ class Case(NamedTuple):
 def run(common: Common, options: Loss) -> measure.Report:
     """Measures every loss at every size."""
     rows: list[measure.Row] = []
-    for loss in measure.chosen("loss", options.losses, LOSSES):
+    for loss in fields.split_list(options.losses):
         for size in fields.read_counts(options.sizes):
             makers = _OURS | {"dense": dense} | LOSSES[loss].peers
             skipped = {}
@@ -75,8 +74,7 @@ def run(common: Common, options: Loss) -> measure.Report:
                 skipped,
             )
             rows += [{"loss": loss, "size": size, **row} for row in compared]
-    ratios = measure.ratios("{loss} of {size:,}", rows)
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
+    return measure.Report(rows, measure.table(_COLUMNS, rows))
 
 
 def _errors(
@@ -123,7 +121,6 @@ def ours(case: Case, similarity_products: str = "plain") -> measure.Call:
     loss = losses.build(
         case.loss,
         temperature=case.options.temperature,
-        block_size=case.options.block_size,
         similarity_products=similarity_products,
     )
     return _in_tensorflow(loss, case)
@@ -165,15 +162,6 @@ def _supcon(
     return total - _mean_of_positives(logits, labels)
 
 
-def _supcon_in(
-    logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
-) -> tf.Tensor:
-    positives, count = _positives(labels)
-    inside = tf.where(positives, logits, _MASKED)
-    inside = tf.reduce_logsumexp(inside, axis=-1) - tf.math.log(count)
-    return tf.reduce_logsumexp(logits, axis=-1) - inside
-
-
 def _sincere(
     logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
 ) -> tf.Tensor:
@@ -183,15 +171,11 @@ def _sincere(
     return _mean_of_positives(tf.nn.softplus(noise - logits), labels)
 
 
-def _positives(labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the others of each anchor's class [N, N], and their number."""
+def _mean_of_positives(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Averages over the others of each anchor's class: [N, N] -> [N]."""
     same = labels[:, tf.newaxis] == labels
     positives = tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool))
-    return positives, tf.math.count_nonzero(positives, -1, dtype=tf.float32)
-
-
-def _mean_of_positives(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    positives, count = _positives(labels)
+    count = tf.math.count_nonzero(positives, -1, dtype=tf.float32)
     return tf.reduce_sum(tf.where(positives, values, 0.0), -1) / count
 
 
@@ -200,24 +184,6 @@ def keras_cv(case: Case) -> measure.Call:
     losses_of = measure.keras_cv().losses
     simclr = losses_of.SimCLRLoss(temperature=case.options.temperature)
     return _in_tensorflow(lambda z, _: simclr(z[:, 0], z[:, 1]) / 2, case)
-
-
-def pytorch_metric_learning(case: Case) -> measure.Call:
-    """PyTorch Metric Learning's SupConLoss."""
-    import torch
-    from pytorch_metric_learning import losses as torch_losses
-
-    loss = torch_losses.SupConLoss(temperature=case.options.temperature)
-    projections, labels = case.inputs()
-    variable = torch.from_numpy(projections).requires_grad_()
-    targets = torch.from_numpy(labels.repeat(2))
-
-    def call() -> tuple[np.ndarray, np.ndarray]:
-        value = loss(variable.flatten(0, 1), targets)
-        (gradient,) = torch.autograd.grad(value, variable)
-        return value.detach().numpy(), gradient.numpy()
-
-    return call
 
 
 class Alternatives(NamedTuple):
@@ -233,9 +199,6 @@ _OURS: dict[str, measure.Maker] = {
 }
 LOSSES = {
     "ntxent": Alternatives(_ntxent, {"keras-cv": keras_cv}),
-    "supcon": Alternatives(
-        _supcon, {"pytorch-metric-learning": pytorch_metric_learning}
-    ),
-    "supcon_in": Alternatives(_supcon_in, {}),
+    "supcon": Alternatives(_supcon, {}),
     "sincere": Alternatives(_sincere, {}),
 }

@@ -38,11 +38,11 @@ def test_the_command_compares_and_notes_what_it_skips(
     benchmark, monkeypatch, capsys
 ):
     # As if it was not installed.
-    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    monkeypatch.setitem(sys.modules, "keras_cv", None)
     status, report = benchmark(
         "loss",
         "--repeats=2",
-        "--losses=supcon",
+        "--losses=ntxent",
         "--sizes=64,128",
         "--dense_limit=64",
         "--nomemory",
@@ -54,14 +54,14 @@ def test_the_command_compares_and_notes_what_it_skips(
     assert versions["tensorflow"] == tf.__version__
     assert report["environment"]["cpus"] == os.cpu_count()
     rows = {(r["size"], r["implementation"]): r for r in report["results"]}
-    peer = "pytorch-metric-learning"
+    peer = "keras-cv"
     assert list(rows) == [
         (size, name)
         for size in (64, 128)
         for name in ("ours", "ours-split", "dense", peer)
     ]
     for (size, _), row in rows.items():
-        assert row["loss"] == "supcon"
+        assert row["loss"] == "ntxent"
         if row["note"]:
             assert row["milliseconds"] is None
             continue
@@ -75,7 +75,7 @@ def test_the_command_compares_and_notes_what_it_skips(
     assert sum(bool(row["note"]) for row in rows.values()) == 3
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:3] for line in lines[1:]] == [
-        ["supcon", str(size), name] for size, name in rows
+        ["ntxent", str(size), name] for size, name in rows
     ]
     assert lines[4][-2:] == ["not", "installed"]
 
