@@ -71,7 +71,7 @@ def run(common: Common, options: Input) -> measure.Report:
             batch_size = options.input_batch_size or (512 if small else 64)
             for policy in fields.split_list(options.policies):
                 case = Case(policy, size, batch_size)
-                makers = implementations(case, only_ours=common.only_ours)
+                makers = implementations(case)
                 terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")
                 rows += _measure(
                     makers, source, case, common.repeats, options.seconds
@@ -170,7 +170,7 @@ def speed(batches: Iterator[Any], seconds: float) -> float:
 # ---- Implementations ---------------------------------------------------------
 
 
-def implementations(case: Case, *, only_ours: bool) -> dict[str, Maker]:
+def implementations(case: Case) -> dict[str, Maker]:
     """Returns everything that makes the views of a case; the floor first."""
 
     def ours(**options: Any) -> Maker:
@@ -183,7 +183,7 @@ def implementations(case: Case, *, only_ours: bool) -> dict[str, Maker]:
             if set(options) <= set(known):
                 makers[name] = ours(**options)
         makers[HOST_PART] = ours(augment_on="device")
-    return makers if only_ours else makers | PEERS.get(case.policy, {})
+    return makers | PEERS.get(case.policy, {})
 
 
 def _batches(
@@ -253,17 +253,5 @@ def _keras_cv_simclr(source: datasets.Source, case: Case) -> tf.data.Dataset:
     return _augmented(source, case, augment)
 
 
-def _keras_cv_randaugment(
-    source: datasets.Source, case: Case
-) -> tf.data.Dataset:
-    layer = measure.keras_cv().layers.RandAugment(
-        value_range=(0, 1), augmentations_per_image=2, magnitude=0.5
-    )
-    return _augmented(source, case, lambda x: layer(x, training=True))
-
-
 # Policy -> implementations by others.
-PEERS: dict[str, dict[str, Maker]] = {
-    "simclr": {"keras-cv": _keras_cv_simclr},
-    "randaugment": {"keras-cv": _keras_cv_randaugment},
-}
+PEERS: dict[str, dict[str, Maker]] = {"simclr": {"keras-cv": _keras_cv_simclr}}

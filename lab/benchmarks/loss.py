@@ -17,6 +17,7 @@ from lab.benchmarks.options import Common, Loss
 from tf_contrastive import losses
 from tf_contrastive.config import fields
 
+_TEMPERATURE = 0.1
 # Largest errors, relative to ours.
 _ALLOWED = {"value": 1e-4, "gradient": 1e-3}
 
@@ -59,7 +60,7 @@ def run(common: Common, options: Loss) -> measure.Report:
     rows: list[measure.Row] = []
     for loss in fields.split_list(options.losses):
         for size in fields.read_counts(options.sizes):
-            makers = _OURS | {"dense": dense} | LOSSES[loss].peers
+            makers = _OURS | {"dense": dense} | PEERS.get(loss, {})
             skipped = {}
             if size > options.dense_limit:
                 gib = _DENSE_MATRICES * 4 * size**2 / 2**30
@@ -120,7 +121,7 @@ def ours(case: Case, similarity_products: str = "plain") -> measure.Call:
     """This package's loss, by default with the device's own products."""
     loss = losses.build(
         case.loss,
-        temperature=case.options.temperature,
+        temperature=_TEMPERATURE,
         similarity_products=similarity_products,
     )
     return _in_tensorflow(loss, case)
@@ -128,13 +129,13 @@ def ours(case: Case, similarity_products: str = "plain") -> measure.Call:
 
 def dense(case: Case) -> measure.Call:
     """The whole matrix of similarities, with automatic differentiation."""
-    formula, temperature = LOSSES[case.loss].formula, case.options.temperature
+    formula = LOSSES[case.loss]
 
     def loss(projections: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         z = tf.math.l2_normalize(projections, axis=-1)
-        pairs = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / temperature
+        pairs = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / _TEMPERATURE
         flat = tf.reshape(z, [-1, z.shape[-1]])
-        logits = tf.matmul(flat, flat, transpose_b=True) / temperature
+        logits = tf.matmul(flat, flat, transpose_b=True) / _TEMPERATURE
         logits = tf.linalg.set_diag(
             logits, tf.fill(tf.shape(flat)[:1], _MASKED)
         )
@@ -182,23 +183,19 @@ def _mean_of_positives(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def keras_cv(case: Case) -> measure.Call:
     """KerasCV's SimCLRLoss, which sums the means of both views: halved."""
     losses_of = measure.keras_cv().losses
-    simclr = losses_of.SimCLRLoss(temperature=case.options.temperature)
+    simclr = losses_of.SimCLRLoss(temperature=_TEMPERATURE)
     return _in_tensorflow(lambda z, _: simclr(z[:, 0], z[:, 1]) / 2, case)
-
-
-class Alternatives(NamedTuple):
-    """What a loss is compared with."""
-
-    formula: Formula  # In TensorFlow, of the whole matrix.
-    peers: dict[str, measure.Maker]
 
 
 _OURS: dict[str, measure.Maker] = {
     "ours": ours,
     "ours-split": functools.partial(ours, similarity_products="split"),
 }
-LOSSES = {
-    "ntxent": Alternatives(_ntxent, {"keras-cv": keras_cv}),
-    "supcon": Alternatives(_supcon, {}),
-    "sincere": Alternatives(_sincere, {}),
+# Loss -> its formula in TensorFlow, of the whole matrix.
+LOSSES: dict[str, Formula] = {
+    "ntxent": _ntxent,
+    "supcon": _supcon,
+    "sincere": _sincere,
 }
+# Loss -> implementations by others.
+PEERS: dict[str, dict[str, measure.Maker]] = {"ntxent": {"keras-cv": keras_cv}}

@@ -85,8 +85,7 @@ def compare(
       The fields of `Result` for each implementation. One that differs from
       ours, or runs out of memory, has failed and is not timed.
     """
-    names = list(makers)[:1] if options.only_ours else list(makers)
-    results = {n: Result(n, note=(skipped or {}).get(n, "")) for n in names}
+    results = {n: Result(n, note=(skipped or {}).get(n, "")) for n in makers}
     calls: dict[str, Call] = {}
     ours = None
     for name, result in results.items():
@@ -123,7 +122,7 @@ def compare(
         result = results[name]
         result.milliseconds = 1000 * statistics.median(seconds)
         result.repeats = len(seconds)
-        if reference := results[names[0]].milliseconds:
+        if reference := results[next(iter(makers))].milliseconds:
             result.times_ours = result.milliseconds / reference
     return [dataclasses.asdict(result) for result in results.values()]
 

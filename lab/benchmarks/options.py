@@ -22,7 +22,6 @@ from tf_contrastive.config.fields import (
     shell_words,
     split_list,
 )
-from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import PRECISIONS, check_divisible
 from tf_contrastive.config.views import POLICIES, augmentation_name
@@ -48,7 +47,6 @@ _PEER_FLAGS = (
 class Common:
     """Options of all benchmarks."""
 
-    only_ours: bool = option(False, "leave out the implementations of others")
     repeats: int = option(
         7,
         "runs, whose median is reported; fewer where a run takes seconds",
@@ -129,12 +127,6 @@ class Loss(Benchmark):
     )
     dimension: int = option(128, "embedding dimension", minimum=2)
     classes: int = option(100, "classes of the images", minimum=2)
-    temperature: float = option(
-        NTXent.temperature,
-        "divides the similarities",
-        minimum=1e-4,
-        maximum=1e4,
-    )
     dense_limit: int = option(
         16384,
         "largest number of embeddings for implementations whose memory grows"
@@ -211,11 +203,6 @@ class Peer(Benchmark):
             " ResNet that torchvision has, at least 8 pixels and 2 images",
         ),
     )
-    peer_precisions: str = option(
-        "float32,mixed_bfloat16",
-        "comma-separated precisions of the steps",
-        check=list_of(("float32", "mixed_bfloat16")),
-    )
 
     def steps(self) -> list[Pretrain]:
         """Returns the runs whose steps are measured: what lightly does, too."""
@@ -231,7 +218,7 @@ class Peer(Benchmark):
             run = flags.parse(Pretrain, words)
             runs += [
                 replace(run, precision=precision)
-                for precision in split_list(self.peer_precisions)
+                for precision in ("float32", "mixed_bfloat16")
             ]
         return runs
 

@@ -69,9 +69,7 @@ def run(common: Common, options: Peer) -> measure.Report:
             f" machine has {', '.join(environment['accelerators'])}: hide them,"
             " such as by CUDA_VISIBLE_DEVICES=-1"
         )
-    python = ""
-    if not common.only_ours:
-        python = peer_process.interpreter(options.peer_python)
+    python = peer_process.interpreter(options.peer_python)
     load = os.getloadavg()[0]
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
@@ -104,14 +102,12 @@ def _measure(
     about: dict[str, Any] = {}
     note = ""
     try:
-        if not python:
-            _in_turns({"ours": case.turn}, rates, repeats)
-        else:
-            with peer_process.Process(python, dict(case.peer), folder) as peer:
-                about = peer.about
-                _check_equal(case.facts, about)
-                turns = {"ours": case.turn, PEER: peer.turn}
-                _in_turns(turns, rates, repeats)
+        with peer_process.Process(python, dict(case.peer), folder) as peer:
+            about = peer.about
+            _check_equal(case.facts, about)
+            for _ in range(repeats):
+                rates["ours"].append(case.turn())
+                rates[PEER].append(peer.turn())
     except errors.UserError as error:
         note = str(error)
         rates[PEER].clear()
@@ -119,7 +115,7 @@ def _measure(
         statistics.median(rate) if rate else None for rate in rates.values()
     )
     row = {"work": case.work, "versions": about.get("versions", {})}
-    rows = [
+    return [
         row
         | {
             "implementation": "ours",
@@ -128,31 +124,18 @@ def _measure(
             "parameters": case.facts["parameters"],
             "settings": "defaults",
             "note": "",
-        }
+        },
+        row
+        | {
+            "implementation": PEER,
+            "images_per_second": theirs,
+            "times_peer": None,
+            "parameters": about.get("parameters"),
+            "settings": about.get("settings", ""),
+            "note": note,
+            "failed": bool(note),
+        },
     ]
-    if python:
-        rows.append(
-            row
-            | {
-                "implementation": PEER,
-                "images_per_second": theirs,
-                "times_peer": None,
-                "parameters": about.get("parameters"),
-                "settings": about.get("settings", ""),
-                "note": note,
-                "failed": bool(note),
-            }
-        )
-    return rows
-
-
-def _in_turns(
-    turns: Mapping[str, Turn], rates: dict[str, list[float]], repeats: int
-) -> None:
-    """Adds the rate of each turn, which measures itself, to its rates."""
-    for _ in range(repeats):
-        for name, turn in turns.items():
-            rates[name].append(turn())
 
 
 def _check_equal(facts: Mapping[str, float], about: Mapping[str, Any]) -> None:

@@ -8,10 +8,11 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from lab.benchmarks import measure
-from lab.claims import byol, color_histograms, definitions, vae
+from lab.claims import byol, definitions, vae
 from tf_contrastive import checkpoints, datasets, flags, losses, views
 from tf_contrastive.base import errors, files
 from tf_contrastive.config import fields
@@ -312,7 +313,7 @@ def _free_embeddings(unit: Unit, name: str) -> Numbers | None:
 
 
 def _color_histograms(unit: Unit, name: str) -> Numbers | None:
-    """Similarity of two views by `color_histograms`.
+    """Similarity of two views by `intersections` of their histograms.
 
     Options: dataset, split, augmentation, and others of `views.build`.
     """
@@ -325,12 +326,46 @@ def _color_histograms(unit: Unit, name: str) -> Numbers | None:
     )
 
     def numbers() -> dict[str, float]:
-        source = datasets.source(*where, data_dir=unit.data_dir or None)
-        return color_histograms.measure(
-            source, views.build(*policy, **options), unit.seed
+        batches = datasets.view_batches(
+            datasets.source(*where, data_dir=unit.data_dir or None),
+            datasets.ViewMaker(views.Views(views.build(*policy, **options), 2)),
+            batch_size=256,
+            seed=unit.seed,
+        )
+        return intersections(
+            np.concatenate([np.asarray(batch) for batch, _ in batches])
         )
 
     return numbers
+
+
+def intersections(pixels: np.ndarray) -> dict[str, float]:
+    """Compares colour histograms of two views per image: [n, 2, S, S, 3].
+
+    Crops of an image share their colours, by which a network could find the
+    other view without looking at shapes (Chen et al. 2020, figure 6).
+
+    Returns:
+      {"same_image", "other_image": mean intersections of the histograms of the
+      views of an image, and of views of different images, in [0, 1]; "matched":
+      how often the first view's most similar second view is of its image, a
+      fraction}.
+    """
+    first, second = (_histograms(pixels[:, view]) for view in (0, 1))
+    shared = np.stack([np.minimum(h, second).sum((1, 2)) for h in first]) / 3
+    same = np.eye(len(shared), dtype=bool)
+    return {
+        "same_image": float(shared[same].mean()),
+        "other_image": float(shared[~same].mean()),
+        "matched": float(np.mean(shared.argmax(1) == np.arange(len(shared)))),
+    }
+
+
+def _histograms(images: np.ndarray, count: int = 16) -> np.ndarray:
+    """Returns the histograms of each colour, [n, 3, bins]; each sums to 1."""
+    bins = np.minimum((images * count).astype(int), count - 1)
+    one_hot = np.eye(count, dtype=np.float32)[bins.reshape(len(images), -1, 3)]
+    return one_hot.mean(axis=1)
 
 
 def _policy_speed(unit: Unit, name: str) -> Numbers | None:

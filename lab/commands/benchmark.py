@@ -4,16 +4,12 @@ import dataclasses
 import importlib
 from typing import Any, ClassVar
 
+from lab.benchmarks import options
 from lab.benchmarks.options import BENCHMARKS, Common
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import fields
 from tf_contrastive.config.fields import Command, Terminal, group, option
-
-
-def _benchmark_name(value: str) -> str | None:
-    allowed = fields.one_of(value, tuple(BENCHMARKS))
-    return allowed and f"{allowed}, as in: benchmark loss"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,32 +20,28 @@ class Benchmarking:
         "",
         f"benchmark to run, one of {', '.join(BENCHMARKS)}; may be the word"
         " after the command",
-        check=_benchmark_name,
+        choices=("", *BENCHMARKS),
     )
     output: str = option(
         "", "JSON file to write; empty: benchmark_<benchmark>.json"
     )
 
 
-# With a group of options for each benchmark.
-_Groups: Any = dataclasses.make_dataclass(
-    "_Groups",
-    [
-        ("benchmarking", Benchmarking, group(Benchmarking())),
-        ("common", Common, group(Common())),
-        *((name, kind, group(kind())) for name, kind in BENCHMARKS.items()),
-        ("terminal", Terminal, group(Terminal())),
-    ],
-    frozen=True,
-)
-
-
-class Benchmark(_Groups, Command):
+@dataclasses.dataclass(frozen=True)
+class Benchmark(Command):
     """Compare speed and memory with other packages: benchmark loss."""
+
+    benchmarking: Benchmarking = group(Benchmarking())
+    common: Common = group(Common())
+    step: options.Step = group(options.Step())
+    loss: options.Loss = group(options.Loss())
+    input: options.Input = group(options.Input())
+    evaluation: options.Evaluation = group(options.Evaluation())
+    peer: options.Peer = group(options.Peer())
+    terminal: Terminal = group(Terminal())
 
     COMMON: ClassVar = (
         "benchmark",
-        "only_ours",
         "repeats",
         "memory",
         "output",
@@ -69,24 +61,24 @@ class Benchmark(_Groups, Command):
                 f" {', '.join(BENCHMARKS)}, as in: benchmark loss"
             )
         for name in BENCHMARKS:
-            options = getattr(self, name)
+            group = getattr(self, name)
             if name == self.name:
-                options.check()
+                group.check()
             else:
-                self._check_unset(options)
+                self._check_unset(group)
 
-    def _check_unset(self, options: Any) -> None:
+    def _check_unset(self, group: Any) -> None:
         """Raises `UserError` for an option of a benchmark that is not run."""
-        for given in fields.options(options):
+        for given in fields.options(group):
             if given.value != given.field.default:
                 raise UserError(
                     f"{arg(given.name, given.value)} is an option of"
-                    f" {arg('benchmark', options.name)}, not of"
+                    f" {arg('benchmark', group.name)}, not of"
                     f" {arg('benchmark', self.name)}: omit it"
                 )
 
 
-def run(options: Benchmark) -> int:
+def run(given: Benchmark) -> int:
     """Prints a table and writes a JSON file.
 
     The file holds `benchmark`, `options` (flags), `environment` (`versions`,
@@ -96,18 +88,18 @@ def run(options: Benchmark) -> int:
     Returns:
       0, or 1 if an implementation differs from ours or runs out of memory.
     """
-    chosen = getattr(options, options.name)
+    chosen = getattr(given, given.name)
     with terminal.without_start_lines():
         from lab.benchmarks import measure
 
-    output = options.benchmarking.output or f"benchmark_{options.name}.json"
+    output = given.benchmarking.output or f"benchmark_{given.name}.json"
     measure.check_output("output", output)
-    module = importlib.import_module(f"lab.benchmarks.{options.name}")
-    report = module.run(options.common, chosen)
+    module = importlib.import_module(f"lab.benchmarks.{given.name}")
+    report = module.run(given.common, chosen)
     print(report.text)
     content = {
-        "benchmark": options.name,
-        "options": fields.values(options),
+        "benchmark": given.name,
+        "options": fields.values(given),
         "environment": measure.environment(),
         "passed": report.passed,
         "results": report.rows,

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from lab.claims import definitions, measures, runs
@@ -89,6 +90,18 @@ def test_free_embeddings_reach_the_bounds_of_their_losses():
     assert supcon["initial"] == pytest.approx(math.log(79), abs=0.1)
     assert sincere["initial"] == pytest.approx(math.log(61), abs=0.1)
     assert supcon["final"] > math.log(19) > 1 + sincere["final"]
+
+
+def test_crops_of_one_colour_share_their_histogram():
+    colors = (np.arange(8) * 32 + 8) / 255  # Each in a bin of its own.
+    crops = np.broadcast_to(colors[:, None, None, None, None], [8, 2, 6, 6, 3])
+    found = measures.intersections(crops)
+    assert found == {"same_image": 1.0, "other_image": 0.0, "matched": 1.0}
+    distorted = crops.copy()
+    distorted[:, 1] = np.roll(crops[:, 0], 1, axis=0)
+    found = measures.intersections(distorted)
+    assert (found["same_image"], found["matched"]) == (0.0, 0.0)
+    assert found["other_image"] == pytest.approx(1 / 7)
 
 
 def test_policies_are_timed(monkeypatch):
