@@ -64,9 +64,9 @@ def ours(name: str) -> Values:
     run = resolved(name)
     stage = run.linear
     found = fields.values(run)
-    for group in (run.loss, run.optimizer, run.schedule):
-        found |= vars(group.chosen())
-    linear = vars(stage.optimizer.chosen()) | vars(stage.schedule.chosen())
+    for component in (run.loss, run.optimizer, run.schedule.decay):
+        found |= component.arguments()
+    linear = stage.optimizer.arguments() | stage.schedule.decay.arguments()
     linear |= stage.hyperparameters()
     return found | {f"linear_{option}": x for option, x in linear.items()}
 

@@ -24,7 +24,7 @@ from tf_contrastive.base import files, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import declared
+from tf_contrastive.config.views import declare
 
 FLOOR = "crop"
 HOST_PART = "ours, host part of device"
@@ -178,7 +178,7 @@ def implementations(case: Case) -> dict[str, Maker]:
 
     makers = {FLOOR: ours(augmentation=FLOOR)}
     if case.policy != FLOOR:
-        known = declared(case.policy).defaults()
+        known = declare(case.policy).defaults()
         for name, options in VARIANTS.items():
             if set(options) <= set(known):
                 makers[name] = ours(**options)

@@ -155,7 +155,6 @@ class Input(Benchmark):
         None,
         "examples per batch; auto: 64, or 512 up to 64 pixels",
         minimum=1,
-        auto=0,
     )
     seconds: float = option(3.0, "length of one of the --repeats", above=0)
 

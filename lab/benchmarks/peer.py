@@ -20,6 +20,8 @@ from lab.benchmarks import measure, peer_process
 from lab.benchmarks.options import Common, Peer
 from tf_contrastive import datasets, distribution, losses, train
 from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.config.loss import NTXent
+from tf_contrastive.config.optimizer import SGD
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.model import networks
@@ -169,6 +171,8 @@ def _step(options: Pretrain) -> Case:
         splits=train.Splits(datasets.from_arrays(pixels)),
     ).with_options(steps_per_execution=1)
     run = prepared.options
+    optimizer = run.optimizer
+    assert isinstance(run.loss, NTXent) and isinstance(optimizer, SGD)
     model, _ = prepared.build()
     projections = noise.normal(size=[2, 4, 8]).round(3)
     loss = losses.build("ntxent", temperature=run.loss.temperature)
@@ -191,7 +195,7 @@ def _step(options: Pretrain) -> Case:
 
     steps(_STEPS)  # They build graphs.
     return Case(
-        f"step, {run.encoder.encoder} at {side} pixels, {images} images of two"
+        f"step, {run.encoder.label} at {side} pixels, {images} images of two"
         f" views, {precision}",
         turn,
         {
@@ -201,15 +205,15 @@ def _step(options: Pretrain) -> Case:
             "loss": float(loss(np.float32(projections.transpose(1, 0, 2)))),
         },
         {
-            "network": run.encoder.encoder,
-            "cifar_stem": run.encoder.stem == "cifar",
+            "network": run.encoder.label,
+            "cifar_stem": getattr(run.encoder, "stem", "") == "cifar",
             "side": side,
             "images": images,
             "bfloat16": precision == "mixed_bfloat16",
             "temperature": run.loss.temperature,
-            "momentum": run.optimizer.chosen().momentum,
-            "weight_decay": run.optimizer.weight_decay,
-            "projection": run.projection.projection_output,
+            "momentum": optimizer.momentum,
+            "weight_decay": optimizer.weight_decay,
+            "projection": run.projection.sizes(1)[-1],
             "cores": _cores(),
             "steps": _STEPS,
             "projections": projections.tolist(),

@@ -76,7 +76,7 @@ def run(common: Common, options: Step) -> measure.Report:
                 strategies[count],
                 splits=splits,
             )
-            encoder = run.options.encoder.encoder
+            encoder = run.options.encoder.label
             terminal.info(f"{encoder}, {precision}, {count} replica(s)")
             rows.append(_measure(run, common.repeats))
     return measure.Report(rows, measure.table(_COLUMNS, rows))
@@ -156,7 +156,7 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
         memory = [compilation.needed(facts)[0] for facts in (step, bare)]
         row = {
             "topology": target.name,
-            "encoder": run.encoder.encoder,
+            "encoder": run.encoder.label,
             "images_per_core": images,
             "precision": precision,
             "augment_on": run.views.augment_on,
@@ -199,7 +199,7 @@ def _measure(prepared: train.PreparedRun, repeats: int) -> measure.Row:
         )
     views = size * run.views.views
     return {
-        "encoder": run.encoder.encoder,
+        "encoder": run.encoder.label,
         "batch_size": size,
         "precision": run.runtime.precision,
         "replicas": replicas,

@@ -94,10 +94,9 @@ def fit(run: Pretrain, *, momentum: float) -> Trained:
 
     def make(run: Pretrain, steps: int) -> BYOL:
         encoder, projector = build_encoder(run), build_head(run, None)
-        size = run.projection.projection_output
-        predictor = heads.MLP(
-            hidden=run.projection.projection_hidden, output=size
-        )
+        size = run.projection.sizes(1)[-1]
+        hidden = getattr(run.projection, "hidden", None)
+        predictor = heads.MLP(hidden=hidden, output=size)
         projector.build(encoder.output_shape)
         predictor.build([None, size])
         return BYOL(

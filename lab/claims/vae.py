@@ -119,9 +119,9 @@ def fit_model(
     with prepared.strategy.scope(), precision(run.runtime.precision):
         model = make(run, prepared.total_steps)
         optimizer = optimizers.build(
-            run.optimizer.optimizer,
+            run.optimizer.label,
             learning_rate=rate,
-            **run.optimizer.options(),
+            **run.optimizer.arguments(),
         )
         model.compile(optimizer=optimizer, jit_compile=False)
         batches = prepared.batches()
@@ -146,7 +146,7 @@ def fit(run: Pretrain) -> Trained:
     """
 
     def make(run: Pretrain, steps: int) -> VAE:
-        return VAE(build_encoder(run), run.projection.projection_output)
+        return VAE(build_encoder(run), run.projection.sizes(1)[-1])
 
     vae, run, history, batches = fit_model(run, make)
     final, collapsed = history["loss"][-1], _collapsed(batches)
