@@ -27,7 +27,9 @@ def interpreter(given: str) -> str:
     python = shutil.which(os.path.expanduser(given)) or given
     words = [python, "-c", f"import {', '.join(_PACKAGES)}"]
     try:
-        subprocess.run(words, capture_output=True, check=True, timeout=300)
+        subprocess.run(
+            words, capture_output=True, check=True, env=_environment()
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise errors.UserError(
             f"{errors.arg('peer_python', given or None)}: must be {_NEEDS}"
