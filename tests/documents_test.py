@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.__main__ import COMMANDS as LAB
 from tf_contrastive import __main__, flags
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
@@ -26,8 +27,10 @@ _DOCUMENTS = {
 # These have names of other projects, and of other versions.
 _WITH_OTHER_NAMES = {"CHANGELOG.md", "docs/migrating.md"}
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-_LAUNCH = re.compile(r"(?:\./)?launch/(\w+)\b(.*)")
-_MODULE = "python -m tf_contrastive "
+_SCRIPT = re.compile(r"(?:\./)?(?:launch|tools)/(\w+)\b(.*)")
+# The package and the laboratory beside it.
+_COMMANDS = {"tf_contrastive": __main__.COMMANDS, "lab": LAB}
+_MODULE = re.compile(r"python -m (tf_contrastive|lab) (.*)")
 
 of_each_document = pytest.mark.parametrize("name", _DOCUMENTS)
 
@@ -60,19 +63,19 @@ def _words(line):
 
 
 def _command_lines(text):
-    """Arguments of every call of the command line, also by launch scripts."""
+    """Package and arguments of every command line, also of scripts."""
     for line in _code(text):
-        if match := _LAUNCH.match(line):
+        if match := _SCRIPT.match(line):
             words = _words(match[2])
-            assert (_ROOT / "launch" / match[1]).exists(), line
             starts = [i for i, w in enumerate(words) if w in __main__.COMMANDS]
             if starts and "..." not in words:
-                yield words[starts[0] :]
-        elif _MODULE in line:
-            words = _words(line.partition(_MODULE)[2])
+                yield "tf_contrastive", words[starts[0] :]
+        elif match := _MODULE.search(line):
+            words = _words(match[2])
             if words[0] != "COMMAND":
                 # A run that does not exist yet has not written its flags.
-                yield [w for w in words if not w.startswith("--flagfile=runs/")]
+                words = [w for w in words if "--flagfile=runs/" not in w]
+                yield match[1], words
 
 
 @of_each_document
@@ -102,12 +105,14 @@ def test_blocks_are_commands_or_marked_as_text(name):
         assert len(indent) in (0, 4), text
         if not language:
             first = text.split()[0]
-            assert first in shell or _LAUNCH.match(first), text
+            assert first in shell or _SCRIPT.match(first), text
 
 
 @of_each_document
 def test_paths_exist(name):
-    folders = "configs|docs|examples|launch|tests|tf_contrastive"
+    if name in _WITH_OTHER_NAMES:
+        return
+    folders = "configs|docs|examples|lab|launch|tests|tf_contrastive|tools"
     places = rf"(--flagfile=)?(({folders})/[\w./*-]+)"
     for line in _code(_DOCUMENTS[name]):
         for word in line.split():
@@ -128,20 +133,21 @@ def test_every_page_is_linked_from_the_guide():
 
 @of_each_document
 def test_command_lines_parse(name, monkeypatch, capsys):
+    if name in _WITH_OTHER_NAMES:
+        return
     monkeypatch.chdir(_ROOT)
     monkeypatch.syspath_prepend(_ROOT / "examples")
     command = types.SimpleNamespace(run=lambda options: 0)
     really = importlib.import_module
 
     def import_module(name):
-        is_command = name.startswith("tf_contrastive.commands.")
-        return command if is_command else really(name)
+        return command if ".commands." in name else really(name)
 
-    for words in _command_lines(_DOCUMENTS[name]):
-        monkeypatch.setattr(sys, "argv", ["tf_contrastive", *words])
+    for package, words in _command_lines(_DOCUMENTS[name]):
+        monkeypatch.setattr(sys, "argv", [package, *words])
         with monkeypatch.context() as patch:
             patch.setattr(importlib, "import_module", import_module)
-            status = __main__.main()
+            status = __main__.main(package, _COMMANDS[package])
         assert status == 0, (words, capsys.readouterr().err)
 
 
@@ -151,11 +157,12 @@ def test_flags_exist(name):
         return
     known = {"help", "helpfull", "flagfile", "own_modules", "logdir"}
     known |= {"master"}  # Of spark-submit.
-    for config_class in __main__.COMMANDS.values():
+    for config_class in [*__main__.COMMANDS.values(), *LAB.values()]:
         names = flags.names(config_class)
         known.update(names, (f"no{name}" for name in names))
     known.update(f"evaluate_{name}" for name in flags.names(Evaluate))
-    scripts = [p for p in (_ROOT / "launch").iterdir() if p.is_file()]
+    places = [*_ROOT.glob("launch/*"), *_ROOT.glob("tools/*")]
+    scripts = [path for path in places if path.is_file()]
     for script in (*scripts, _ROOT / "tests" / "conftest.py"):
         known.update(re.findall(r"--(\w+)", script.read_text("utf-8")))
     for line in _code(_DOCUMENTS[name]):

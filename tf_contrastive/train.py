@@ -95,7 +95,10 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
     run = prepare(options) if isinstance(options, Pretrain) else options
     runtime, source = run.options.runtime, run.source
     check_profile_steps(runtime.profile_steps, run.total_steps)
-    configs.check_memory(run.options, run.machine, source.info)
+    info = source.info
+    configs.check_memory(
+        run.options, run.machine, info.num_examples, info.image_shape
+    )
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()

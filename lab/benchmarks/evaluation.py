@@ -14,7 +14,13 @@ from scipy import special
 from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Evaluation
 from tf_contrastive import classifiers
+from tf_contrastive.config import checks
 from tf_contrastive.evaluation import logistic
+
+_NEIGHBORS, _BANK_CLASSES, _PATH_CLASSES = 5, 100, 10
+# Steps of a fit of scikit-learn, at most: its own default, with which fits at
+# low penalties do not converge.
+_PATH_STEPS = 100
 
 _COLUMNS = {
     "task": "{case}",
@@ -55,7 +61,7 @@ def embeddings(
 def run(common: Common, options: Evaluation) -> measure.Report:
     """Measures each of the tasks."""
     rows: list[measure.Row] = []
-    for name in measure.chosen("task", options.tasks, TASKS):
+    for name in checks.split_list(options.tasks):
         task = TASKS[name]
         title = task.title.format(**vars(options))
         compared = measure.compare(
@@ -66,8 +72,7 @@ def run(common: Common, options: Evaluation) -> measure.Report:
             row["seconds"] = None if spent is None else spent / 1000
             row["error"] = max(row["errors"].values(), default=None)
             rows.append({"task": name, "case": title, **row})
-    ratios = measure.ratios("{task}", rows)
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
+    return measure.Report(rows, measure.table(_COLUMNS, rows))
 
 
 # ---- Implementations ---------------------------------------------------------
@@ -77,7 +82,7 @@ def _bank(options: Evaluation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the bank [m, D], its labels [m], and queries [n, D]."""
     size = options.bank
     rows, labels = embeddings(
-        size + options.queries, options.bank_dimension, options.bank_classes
+        size + options.queries, options.bank_dimension, _BANK_CLASSES
     )
     return rows[:size], labels[:size], rows[size:]
 
@@ -85,7 +90,7 @@ def _bank(options: Evaluation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def our_neighbors(options: Evaluation) -> measure.Call:
     """This package's kNN."""
     bank, labels, queries = _bank(options)
-    return lambda: classifiers.knn(bank, labels, queries, options.neighbors)
+    return lambda: classifiers.knn(bank, labels, queries, _NEIGHBORS)
 
 
 def their_neighbors(options: Evaluation) -> measure.Call:
@@ -96,7 +101,7 @@ def their_neighbors(options: Evaluation) -> measure.Call:
 
     def call() -> np.ndarray:
         model = neighbors.KNeighborsClassifier(
-            options.neighbors,
+            _NEIGHBORS,
             weights=lambda x: 1 - x,
             algorithm="brute",
             metric="cosine",
@@ -111,7 +116,7 @@ def _path_inputs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns embeddings [n, D], labels [n], and the penalties."""
     rows, labels = embeddings(
-        options.path_examples, options.path_dimension, options.path_classes
+        options.path_examples, options.path_dimension, _PATH_CLASSES
     )
     return rows, labels, logistic.path_of(options.path_penalties)
 
@@ -121,7 +126,7 @@ def our_path(options: Evaluation) -> measure.Call:
     rows, labels, path = _path_inputs(options)
 
     def call() -> np.ndarray:
-        problem = logistic.Problem(rows, labels, options.path_classes)
+        problem = logistic.Problem(rows, labels, _PATH_CLASSES)
         fits = logistic.fit_path(problem, path)
         return _objectives(rows, labels, path, fits)
 
@@ -136,7 +141,7 @@ def their_path(options: Evaluation) -> measure.Call:
 
     def fit(penalty: float) -> logistic.Fit:
         model = linear_model.LogisticRegression(
-            C=1 / penalty, solver="lbfgs", tol=1e-8, max_iter=options.path_steps
+            C=1 / penalty, solver="lbfgs", tol=1e-8, max_iter=_PATH_STEPS
         ).fit(rows, labels)
         return logistic.Fit(model.coef_.T, model.intercept_, 0.0, 0)
 
@@ -180,7 +185,7 @@ class Task(NamedTuple):
 
 TASKS = {
     "knn": Task(
-        "{neighbors}NN of {queries:,} against {bank:,} embeddings of"
+        f"{_NEIGHBORS}NN of" + " {queries:,} against {bank:,} embeddings of"
         " {bank_dimension:,}",
         {"ours": our_neighbors, "scikit-learn": their_neighbors},
         # Fraction that differs: votes that are equal up to rounding.
@@ -190,7 +195,7 @@ TASKS = {
     ),
     "logistic": Task(
         "{path_penalties} penalties on {path_examples:,} embeddings of"
-        " {path_dimension:,}, {path_classes} classes",
+        " {path_dimension:,}",
         {"ours": our_path, "scikit-learn": their_path},
         # Largest relative excess of our objective over the penalties.
         lambda theirs, ours: {

@@ -11,32 +11,27 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from lab.benchmarks import measure, supcon_input
+from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Input
 from tf_contrastive import datasets, train
 from tf_contrastive.base import files, terminal
 from tf_contrastive.config import checks, fields
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import SimAugment, declare
+from tf_contrastive.config.views import declare
 
 FLOOR = "crop"
 HOST_PART = "ours, host part of device"
 # Options of our policies, measured where a policy uses them.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours": {},
-    "ours, no warp": {"warp_probability": 0.0},
     "ours, linear colours": {"color_jitter_style": "linear"},
-    "ours, linear, no warp": {
-        "color_jitter_style": "linear",
-        "warp_probability": 0.0,
-    },
 }
 _PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 # Examples of an epoch.
@@ -62,12 +57,8 @@ class Case:
     batch_size: int
 
 
-class Implementation(NamedTuple):
-    """What makes views, and what of ours makes the same."""
-
-    # (source, case) -> batches without end.
-    make: Callable[[datasets.Source, Case], tf.data.Dataset]
-    same: str = ""  # One of `VARIANTS`; empty: it is ours.
+# (source, case) -> batches without end.
+Maker = Callable[[datasets.Source, Case], tf.data.Dataset]
 
 
 def run(common: Common, options: Input) -> measure.Report:
@@ -76,27 +67,16 @@ def run(common: Common, options: Input) -> measure.Report:
     with files.temporary_folder() as folder:
         for size in checks.read_counts(options.image_sizes):
             source = source_of(images(size, folder))
-            batch_size = options.input_batch_size or default_batch_size(size)
+            small = size <= CIFAR_STEM_MAX_SIDE
+            batch_size = options.input_batch_size or (512 if small else 64)
             for policy in checks.split_list(options.policies):
                 case = Case(policy, size, batch_size)
-                makers = implementations(case, only_ours=common.only_ours)
+                makers = implementations(case)
                 terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")
                 rows += _measure(
                     makers, source, case, common.repeats, options.seconds
                 )
-    ratios = {}
-    for row in rows:
-        title = f"{row['policy']} at {row['image_size']} pixels"
-        if row["implementation"] == "ours":
-            ratios[f"{title}: {FLOOR} alone"] = row["of_floor"]
-        if row["times_peer"]:
-            ratios[f"{title}: {row['implementation']}"] = row["times_peer"]
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
-
-
-def default_batch_size(size: int) -> int:
-    """Returns the examples of a batch of views of that side."""
-    return 512 if size <= CIFAR_STEM_MAX_SIDE else 64
+    return measure.Report(rows, measure.table(_COLUMNS, rows))
 
 
 def images(size: int, folder: str) -> str:
@@ -134,7 +114,7 @@ def source_of(path: str) -> datasets.Source:
 
 
 def _measure(
-    makers: dict[str, Implementation],
+    makers: dict[str, Maker],
     source: datasets.Source,
     case: Case,
     repeats: int,
@@ -149,7 +129,7 @@ def _measure(
     for _ in range(repeats):
         for name in [name for name in makers if not notes[name]]:
             try:
-                batches = iter(makers[name].make(source, case))
+                batches = iter(makers[name](source, case))
             except ImportError:
                 notes[name] = "not installed"
                 continue
@@ -157,15 +137,19 @@ def _measure(
             del batches
     medians = {n: statistics.median(r) for n, r in rates.items() if r}
     rows = []
-    for name, implementation in makers.items():
-        rate, same = medians.get(name), implementation.same
+    peers = PEERS.get(case.policy, {})
+    for name in makers:
+        rate = medians.get(name)
+        times_peer = None
+        if rate and name in peers:
+            times_peer = medians["ours"] / rate
         rows.append(
             {
                 **dataclasses.asdict(case),
                 "implementation": name,
                 "examples_per_second": rate,
                 "of_floor": rate and rate / medians[FLOOR],
-                "times_peer": medians[same] / rate if rate and same else None,
+                "times_peer": times_peer,
                 "note": notes[name],
             }
         )
@@ -186,13 +170,11 @@ def speed(batches: Iterator[Any], seconds: float) -> float:
 # ---- Implementations ---------------------------------------------------------
 
 
-def implementations(
-    case: Case, *, only_ours: bool
-) -> dict[str, Implementation]:
+def implementations(case: Case) -> dict[str, Maker]:
     """Returns everything that makes the views of a case; the floor first."""
 
-    def ours(**options: Any) -> Implementation:
-        return Implementation(functools.partial(_batches, **options))
+    def ours(**options: Any) -> Maker:
+        return functools.partial(_batches, **options)
 
     makers = {FLOOR: ours(augmentation=FLOOR)}
     if case.policy != FLOOR:
@@ -201,13 +183,13 @@ def implementations(
             if set(options) <= set(known):
                 makers[name] = ours(**options)
         makers[HOST_PART] = ours(augment_on="device")
-    return makers if only_ours else makers | PEERS.get(case.policy, {})
+    return makers | PEERS.get(case.policy, {})
 
 
-def run_of(
+def _batches(
     source: datasets.Source, case: Case, **options: Any
-) -> train.PreparedRun:
-    """Returns a run that reads these views."""
+) -> tf.data.Dataset:
+    """The batches that `pretrain` reads."""
     values = {
         "augmentation": case.policy,
         "image_size": case.image_size,
@@ -222,18 +204,12 @@ def run_of(
     }
     if case.image_size <= CIFAR_STEM_MAX_SIDE:
         values.update(blur=False, color_jitter_strength=0.5)
-    return train.prepare(
+    prepared = train.prepare(
         fields.replace(Pretrain(), **values),
         tf.distribute.get_strategy(),
         splits=train.Splits(source),
     )
-
-
-def _batches(
-    source: datasets.Source, case: Case, **options: Any
-) -> tf.data.Dataset:
-    """The batches that `pretrain` reads."""
-    return run_of(source, case, **options).batches()
+    return prepared.batches()
 
 
 def _augmented(
@@ -277,64 +253,5 @@ def _keras_cv_simclr(source: datasets.Source, case: Case) -> tf.data.Dataset:
     return _augmented(source, case, augment)
 
 
-def _keras_cv_randaugment(
-    source: datasets.Source, case: Case
-) -> tf.data.Dataset:
-    layer = measure.keras_cv().layers.RandAugment(
-        value_range=(0, 1), augmentations_per_image=2, magnitude=0.5
-    )
-    return _augmented(source, case, lambda x: layer(x, training=True))
-
-
-def _official(
-    name: str, source: datasets.Source, case: Case
-) -> tf.data.Dataset:
-    """tf-models-official's policy, applied image by image."""
-    policy = supcon_input.official(name)
-
-    def distort(pixels: tf.Tensor) -> tf.Tensor:
-        levels = tf.cast(tf.round(255 * pixels), tf.uint8)
-        levels = tf.map_fn(policy, levels)
-        return tf.cast(levels, tf.float32) / 255
-
-    return _augmented(source, case, distort)
-
-
-def _supcon(
-    source: datasets.Source, case: Case, *, warp: bool = False
-) -> tf.data.Dataset:
-    """Another pipeline as a whole, from the files on."""
-    return supcon_input.batches(
-        source,
-        case.policy,
-        case.image_size,
-        case.batch_size,
-        SimAugment.warp_probability if warp else 0.0,
-    )
-
-
-_SUPCON = "google-research/supcon, transcribed"
-_WARPING = {
-    _SUPCON: Implementation(functools.partial(_supcon, warp=True), "ours"),
-    f"{_SUPCON}, no warp": Implementation(_supcon, "ours, no warp"),
-}
-_PLAIN = {_SUPCON: Implementation(_supcon, "ours")}
 # Policy -> implementations by others.
-PEERS: dict[str, dict[str, Implementation]] = {
-    "simclr": {"keras-cv": Implementation(_keras_cv_simclr, "ours"), **_PLAIN},
-    "simaugment": _WARPING,
-    "stacked_randaugment": _WARPING,
-    "autoaugment": {
-        "tf-models-official": Implementation(
-            functools.partial(_official, "AutoAugment"), "ours"
-        ),
-        **_PLAIN,
-    },
-    "randaugment": {
-        "keras-cv": Implementation(_keras_cv_randaugment, "ours"),
-        "tf-models-official": Implementation(
-            functools.partial(_official, "RandAugment"), "ours"
-        ),
-        **_PLAIN,
-    },
-}
+PEERS: dict[str, dict[str, Maker]] = {"simclr": {"keras-cv": _keras_cv_simclr}}

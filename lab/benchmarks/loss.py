@@ -17,6 +17,7 @@ from lab.benchmarks.options import Common, Loss
 from tf_contrastive import losses
 from tf_contrastive.config import checks
 
+_TEMPERATURE = 0.1
 # Largest errors, relative to ours.
 _ALLOWED = {"value": 1e-4, "gradient": 1e-3}
 
@@ -34,7 +35,6 @@ _COLUMNS = {
     "ms": "{milliseconds:.1f}",
     "times ours": "{times_ours:.2f}",
     "peak growth MiB": "{peak_growth_mib:.0f}",
-    "peak total MiB": "{peak_total_mib:.0f}",
     "note": "{note}",
 }
 
@@ -58,9 +58,9 @@ class Case(NamedTuple):
 def run(common: Common, options: Loss) -> measure.Report:
     """Measures every loss at every size."""
     rows: list[measure.Row] = []
-    for loss in measure.chosen("loss", options.losses, LOSSES):
+    for loss in checks.split_list(options.losses):
         for size in checks.read_counts(options.sizes):
-            makers = _OURS | {"dense": dense} | LOSSES[loss].peers
+            makers = _OURS | {"dense": dense} | PEERS.get(loss, {})
             skipped = {}
             if size > options.dense_limit:
                 gib = _DENSE_MATRICES * 4 * size**2 / 2**30
@@ -75,8 +75,7 @@ def run(common: Common, options: Loss) -> measure.Report:
                 skipped,
             )
             rows += [{"loss": loss, "size": size, **row} for row in compared]
-    ratios = measure.ratios("{loss} of {size:,}", rows)
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
+    return measure.Report(rows, measure.table(_COLUMNS, rows))
 
 
 def _errors(
@@ -122,8 +121,7 @@ def ours(case: Case, similarity_products: str = "plain") -> measure.Call:
     """This package's loss, by default with the device's own products."""
     loss = losses.build(
         case.loss,
-        temperature=case.options.temperature,
-        block_size=case.options.block_size,
+        temperature=_TEMPERATURE,
         similarity_products=similarity_products,
     )
     return _in_tensorflow(loss, case)
@@ -131,13 +129,13 @@ def ours(case: Case, similarity_products: str = "plain") -> measure.Call:
 
 def dense(case: Case) -> measure.Call:
     """The whole matrix of similarities, with automatic differentiation."""
-    formula, temperature = LOSSES[case.loss].formula, case.options.temperature
+    formula = LOSSES[case.loss]
 
     def loss(projections: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         z = tf.math.l2_normalize(projections, axis=-1)
-        pairs = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / temperature
+        pairs = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / _TEMPERATURE
         flat = tf.reshape(z, [-1, z.shape[-1]])
-        logits = tf.matmul(flat, flat, transpose_b=True) / temperature
+        logits = tf.matmul(flat, flat, transpose_b=True) / _TEMPERATURE
         logits = tf.linalg.set_diag(
             logits, tf.fill(tf.shape(flat)[:1], _MASKED)
         )
@@ -165,15 +163,6 @@ def _supcon(
     return total - _mean_of_positives(logits, labels)
 
 
-def _supcon_in(
-    logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
-) -> tf.Tensor:
-    positives, count = _positives(labels)
-    inside = tf.where(positives, logits, _MASKED)
-    inside = tf.reduce_logsumexp(inside, axis=-1) - tf.math.log(count)
-    return tf.reduce_logsumexp(logits, axis=-1) - inside
-
-
 def _sincere(
     logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
 ) -> tf.Tensor:
@@ -183,59 +172,30 @@ def _sincere(
     return _mean_of_positives(tf.nn.softplus(noise - logits), labels)
 
 
-def _positives(labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the others of each anchor's class [N, N], and their number."""
+def _mean_of_positives(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Averages over the others of each anchor's class: [N, N] -> [N]."""
     same = labels[:, tf.newaxis] == labels
     positives = tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool))
-    return positives, tf.math.count_nonzero(positives, -1, dtype=tf.float32)
-
-
-def _mean_of_positives(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    positives, count = _positives(labels)
+    count = tf.math.count_nonzero(positives, -1, dtype=tf.float32)
     return tf.reduce_sum(tf.where(positives, values, 0.0), -1) / count
 
 
 def keras_cv(case: Case) -> measure.Call:
     """KerasCV's SimCLRLoss, which sums the means of both views: halved."""
     losses_of = measure.keras_cv().losses
-    simclr = losses_of.SimCLRLoss(temperature=case.options.temperature)
+    simclr = losses_of.SimCLRLoss(temperature=_TEMPERATURE)
     return _in_tensorflow(lambda z, _: simclr(z[:, 0], z[:, 1]) / 2, case)
-
-
-def pytorch_metric_learning(case: Case) -> measure.Call:
-    """PyTorch Metric Learning's SupConLoss."""
-    import torch
-    from pytorch_metric_learning import losses as torch_losses
-
-    loss = torch_losses.SupConLoss(temperature=case.options.temperature)
-    projections, labels = case.inputs()
-    variable = torch.from_numpy(projections).requires_grad_()
-    targets = torch.from_numpy(labels.repeat(2))
-
-    def call() -> tuple[np.ndarray, np.ndarray]:
-        value = loss(variable.flatten(0, 1), targets)
-        (gradient,) = torch.autograd.grad(value, variable)
-        return value.detach().numpy(), gradient.numpy()
-
-    return call
-
-
-class Alternatives(NamedTuple):
-    """What a loss is compared with."""
-
-    formula: Formula  # In TensorFlow, of the whole matrix.
-    peers: dict[str, measure.Maker]
 
 
 _OURS: dict[str, measure.Maker] = {
     "ours": ours,
     "ours-split": functools.partial(ours, similarity_products="split"),
 }
-LOSSES = {
-    "ntxent": Alternatives(_ntxent, {"keras-cv": keras_cv}),
-    "supcon": Alternatives(
-        _supcon, {"pytorch-metric-learning": pytorch_metric_learning}
-    ),
-    "supcon_in": Alternatives(_supcon_in, {}),
-    "sincere": Alternatives(_sincere, {}),
+# Loss -> its formula in TensorFlow, of the whole matrix.
+LOSSES: dict[str, Formula] = {
+    "ntxent": _ntxent,
+    "supcon": _supcon,
+    "sincere": _sincere,
 }
+# Loss -> implementations by others.
+PEERS: dict[str, dict[str, measure.Maker]] = {"ntxent": {"keras-cv": keras_cv}}

@@ -9,7 +9,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, process
 from typing import Any, NamedTuple
 
@@ -17,23 +17,9 @@ import tensorflow as tf
 
 from lab.benchmarks.options import Common
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import checks
 from tf_contrastive.doctor import memory
 
 _MIB = 2**20
-
-# Packages whose versions are reported, where they are installed.
-_PACKAGES = (
-    "tf_contrastive",
-    "tensorflow",
-    "keras",
-    "keras-cv",
-    "numpy",
-    "pytorch-metric-learning",
-    "scikit-learn",
-    "scipy",
-    "torch",
-)
 
 # Runs the measured computation once, and returns its output.
 Call = Callable[[], Any]
@@ -59,35 +45,21 @@ class Result:
     repeats: int = 0
     times_ours: float | None = None  # Milliseconds divided by ours.
     peak_growth_mib: float | None = None  # Peak memory of the first call.
-    peak_total_mib: float | None = None  # With what was allocated before it.
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     note: str = ""
     failed: bool = False
 
 
 class Report(NamedTuple):
-    """The results of a benchmark, as rows and as text.
-
-    A ratio is the time of an alternative divided by ours, by what is compared.
-    """
+    """The results of a benchmark, as rows and as text."""
 
     rows: list[Row]
-    tables: list[str]
-    ratios: dict[str, float]
+    text: str
 
     @property
     def passed(self) -> bool:
         """Whether no implementation has failed."""
         return not any(row.get("failed") for row in self.rows)
-
-
-def chosen(kind: str, names: str, known: Collection[str]) -> list[str]:
-    """Returns comma-separated names, or raises `UserError` for another one."""
-    parts = checks.split_list(names)
-    for name in parts:
-        if name not in known:
-            raise errors.unknown(f"{kind} to measure", name, known)
-    return parts
 
 
 def compare(
@@ -113,11 +85,7 @@ def compare(
       The fields of `Result` for each implementation. One that differs from
       ours, or runs out of memory, has failed and is not timed.
     """
-    # PyTorch's OpenMP threads spin while they wait, which slows down what is
-    # timed in turns with it. PyTorch reads this when it is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    names = list(makers)[:1] if options.only_ours else list(makers)
-    results = {n: Result(n, note=(skipped or {}).get(n, "")) for n in names}
+    results = {n: Result(n, note=(skipped or {}).get(n, "")) for n in makers}
     calls: dict[str, Call] = {}
     ours = None
     for name, result in results.items():
@@ -127,8 +95,7 @@ def compare(
         try:
             call = makers[name](case)
             if options.memory:
-                peaks = peak_memory(makers[name], case)
-                result.peak_growth_mib, result.peak_total_mib = peaks
+                result.peak_growth_mib = peak_memory(makers[name], case)
             outputs = call()
         except ImportError:
             result.note = "not installed"
@@ -155,7 +122,7 @@ def compare(
         result = results[name]
         result.milliseconds = 1000 * statistics.median(seconds)
         result.repeats = len(seconds)
-        if reference := results[names[0]].milliseconds:
+        if reference := results[next(iter(makers))].milliseconds:
             result.times_ours = result.milliseconds / reference
     return [dataclasses.asdict(result) for result in results.values()]
 
@@ -194,20 +161,19 @@ def keras_cv() -> Any:
         return importlib.import_module("keras_cv")
 
 
-def peak_memory(maker: Maker, case: Any) -> tuple[float, float]:
-    """Runs a case once, in a new process: MiB (growth of the peak, peak)."""
+def peak_memory(maker: Maker, case: Any) -> float:
+    """Runs a case once, in a new process: the growth of its peak in MiB."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as new:
-        before, after = new.submit(_peaks, maker, case).result()
-    return (after - before) / _MIB, after / _MIB
+        return new.submit(_growth, maker, case).result() / _MIB
 
 
-def _peaks(maker: Maker, case: Any) -> tuple[int, int]:
-    """Returns this process's peak bytes before and after the call."""
+def _growth(maker: Maker, case: Any) -> int:
+    """Returns by how many bytes the call raises this process's peak."""
     call = maker(case)
     before = memory.peak_resident()
     call()
-    return before, memory.peak_resident()
+    return memory.peak_resident() - before
 
 
 # ---- Reports -----------------------------------------------------------------
@@ -229,19 +195,18 @@ def environment() -> dict[str, Any]:
 
     devices = tf.config.list_physical_devices()
     return {
-        "versions": report.versions(_PACKAGES),
+        "versions": report.versions(
+            (
+                "tf_contrastive",
+                "tensorflow",
+                "keras",
+                "keras-cv",
+                "scikit-learn",
+            )
+        ),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "accelerators": [d.name for d in devices if d.device_type != "CPU"],
-    }
-
-
-def ratios(title: str, rows: Sequence[Row]) -> dict[str, float]:
-    """Returns the ratios of rows of `compare`; `title` is a row's format."""
-    return {
-        f"{title.format(**row)}: {row['implementation']}": row["times_ours"]
-        for row in rows
-        if row["times_ours"] and row["implementation"] != "ours"
     }
 
 

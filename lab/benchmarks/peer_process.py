@@ -12,13 +12,9 @@ from lab.benchmarks import peer_program
 from tf_contrastive.base import errors
 
 _PACKAGES = ("torch", "torchvision", "lightly")
-_MISSING = (
-    "import importlib.util, sys\n"
-    "print(*(p for p in sys.argv[1:] if not importlib.util.find_spec(p)))"
-)
-_INSTALL = (
-    f"make one by: python3 -m venv peer && peer/bin/pip install"
-    f" {' '.join(_PACKAGES)}"
+_NEEDS = (
+    f"a Python with {', '.join(_PACKAGES)}; make one by: python3 -m venv peer"
+    f" && peer/bin/pip install {' '.join(_PACKAGES)}"
 )
 
 
@@ -28,38 +24,22 @@ def interpreter(given: str) -> str:
     Raises:
       UserError: if it cannot be run or lacks one.
     """
-    needs = f"a Python with {', '.join(_PACKAGES)}; {_INSTALL}"
-    python = shutil.which(os.path.expanduser(given))
-    if not python:
-        raise errors.UserError(
-            f"{errors.arg('peer_python', given or None)}: must be {needs}"
-        )
+    python = shutil.which(os.path.expanduser(given)) or given
+    words = [python, "-c", f"import {', '.join(_PACKAGES)}"]
     try:
-        done = subprocess.run(
-            [python, "-c", _MISSING, *_PACKAGES],
-            capture_output=True,
-            env=_environment(),
-            text=True,
-            timeout=60,
-            check=True,
+        subprocess.run(
+            words, capture_output=True, check=True, env=_environment()
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise errors.UserError(
-            f"{errors.arg('peer_python', given)} does not run as Python:"
-            f" must be {needs}"
+            f"{errors.arg('peer_python', given or None)}: must be {_NEEDS}"
         ) from error
-    if missing := ", ".join(done.stdout.split()):
-        raise errors.UserError(
-            f"{errors.arg('peer_python', given)} has no {missing}: run {given}"
-            f" -m pip install {' '.join(_PACKAGES)}"
-        )
     return os.path.abspath(python)
 
 
 def _environment() -> dict[str, str]:
     """Returns this environment without what is for this interpreter alone."""
-    # `measure.compare` sets the wait policy, for a process that is shared.
-    own = ("PYTHONPATH", "PYTHONHOME", "OMP_WAIT_POLICY")
+    own = ("PYTHONPATH", "PYTHONHOME")
     kept = {name: text for name, text in os.environ.items() if name not in own}
     # It would ask lightly's server for newer versions.
     return {**kept, "LIGHTLY_DID_VERSION_CHECK": "True"}

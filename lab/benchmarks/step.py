@@ -5,7 +5,6 @@ here, or compiled for a TPU that is not here.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +32,6 @@ _COLUMNS = {
     "overhead": "{overhead:.1%}",
     "views/s": "{views_per_second:.1f}",
     "bare views/s": "{bare_views_per_second:.1f}",
-    "end to end views/s": "{end_to_end_views_per_second:.1f}",
-    "input wait": "{input_wait:.1%}",
 }
 # Of one core; "/ bare": divided by what the bare encoder takes.
 _COMPILED_COLUMNS = {
@@ -59,13 +56,7 @@ def run(common: Common, options: Step) -> measure.Report:
     base = options.run()
     if options.compilation.compile_for:
         rows = _compiled(base, options)
-        ratios = {
-            f"{row['encoder']}, {row['precision']}, {row['topology']}: bare"
-            " encoder": 1 / row["cycles_ratio"]
-            for row in rows
-        }
-        tables = [measure.table(_COMPILED_COLUMNS, rows)]
-        return measure.Report(rows, tables, ratios)
+        return measure.Report(rows, measure.table(_COMPILED_COLUMNS, rows))
     counts = checks.read_counts(options.replicas)
     # The largest first, since the CPU can be split only once.
     strategies = {
@@ -87,15 +78,8 @@ def run(common: Common, options: Step) -> measure.Report:
             )
             encoder = run.options.encoder.label
             terminal.info(f"{encoder}, {precision}, {count} replica(s)")
-            seconds = options.end_to_end_seconds
-            rows.append(_measure(run, common.repeats, seconds))
-    ratios = {
-        f"{row['encoder']} at {row['image_size']} pixels, {row['precision']},"
-        f" {row['replicas']} replica(s): bare encoder": 1
-        / (1 + row["overhead"])
-        for row in rows
-    }
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
+            rows.append(_measure(run, common.repeats))
+    return measure.Report(rows, measure.table(_COLUMNS, rows))
 
 
 def bare(
@@ -172,12 +156,8 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
         memory = [compilation.needed(facts)[0] for facts in (step, bare)]
         row = {
             "topology": target.name,
-            "cores": target.cores,
             "encoder": run.encoder.label,
-            "image_size": run.views.image_size,
             "images_per_core": images,
-            "views": run.views.views,
-            "loss": run.loss.label,
             "precision": precision,
             "augment_on": run.views.augment_on,
             "teraflops": step["flops"] / 1e12,
@@ -192,9 +172,7 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
     return rows
 
 
-def _measure(
-    prepared: train.PreparedRun, repeats: int, end_to_end_seconds: float
-) -> measure.Row:
+def _measure(prepared: train.PreparedRun, repeats: int) -> measure.Row:
     """Measures the step of a run."""
     run, strategy = prepared.options, prepared.strategy
     info, size = prepared.source.info, run.schedule.batch_size
@@ -219,24 +197,10 @@ def _measure(
         milliseconds, bare_milliseconds = (
             1000 * statistics.median(times[name]) for name in calls
         )
-        # End to end, with the run's own input.
-        batches = iter(prepared.batches())
-        for _ in range(_WARM_UP):
-            wait_for(step, batches)
-        waited = model.input_wait_seconds
-        start, done, spent = time.perf_counter(), 0, 0.0
-        while spent < end_to_end_seconds or not done:
-            wait_for(step, batches)
-            done += 1
-            spent = time.perf_counter() - start
-        waited = model.input_wait_seconds - waited
     views = size * run.views.views
     return {
         "encoder": run.encoder.label,
-        "image_size": run.views.image_size,
         "batch_size": size,
-        "views": run.views.views,
-        "loss": run.loss.label,
         "precision": run.runtime.precision,
         "replicas": replicas,
         "milliseconds": milliseconds,
@@ -248,7 +212,5 @@ def _measure(
         ),
         "views_per_second": 1000 * views / milliseconds,
         "bare_views_per_second": 1000 * views / bare_milliseconds,
-        "end_to_end_views_per_second": done * views / spent,
-        "input_wait": waited / spent,
         "repeats": len(times["step"]),
     }

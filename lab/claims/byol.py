@@ -6,17 +6,15 @@ batches and optimizer of a contrastive run, with a predictor in place of a loss.
 
 import math
 
-import numpy as np
 import tensorflow as tf
 
-from lab.claims.vae import Trained
-from tf_contrastive import heads, optimizers, train
+from lab.claims.vae import Trained, fit_model
+from tf_contrastive import heads
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.distribution import all_finite
 from tf_contrastive.losses import similarity
 from tf_contrastive.model.momentum_encoder import KeyBranch
-from tf_contrastive.model.networks import build_encoder, build_head, precision
+from tf_contrastive.model.networks import build_encoder, build_head
 
 # Spread of projections, at most 1, of an encoder that maps all images alike.
 _ONE_POINT = 0.05
@@ -88,48 +86,26 @@ class BYOL(tf.keras.Model):
 
 
 def fit(run: Pretrain, *, momentum: float) -> Trained:
-    """Trains BYOL by a run's options of data, views, networks and optimizer.
+    """Trains BYOL; see `vae.fit_model` for its errors.
 
-    The predictor has the form of the head. Options of losses and of outputs are
-    not used; nothing is written.
-
-    Raises:
-      UserError: for options that `train.pretrain` does not accept; its subclass
-        DivergedError, if the loss or a weight is not finite, or if all images
-        have the same projection at the end.
+    The predictor has the form of the head. It is a DivergedError, too, if all
+    images have the same projection at the end.
     """
-    prepared = train.prepare(run)
-    run, rate = prepared.options, prepared.learning_rate()
-    with prepared.strategy.scope(), precision(run.runtime.precision):
+
+    def make(run: Pretrain, steps: int) -> BYOL:
         encoder, projector = build_encoder(run), build_head(run, None)
         size = run.projection.sizes(1)[-1]
         hidden = getattr(run.projection, "hidden", None)
         predictor = heads.MLP(hidden=hidden, output=size)
         projector.build(encoder.output_shape)
         predictor.build([None, size])
-        byol = BYOL(
-            encoder,
-            projector,
-            predictor,
-            momentum=momentum,
-            steps=prepared.total_steps,
+        return BYOL(
+            encoder, projector, predictor, momentum=momentum, steps=steps
         )
-        optimizer = optimizers.build(
-            run.optimizer.label,
-            learning_rate=rate,
-            **run.optimizer.arguments(),
-        )
-        byol.compile(optimizer=optimizer, jit_compile=False)
-        history = byol.fit(
-            prepared.batches(),
-            epochs=run.schedule.epochs,
-            steps_per_epoch=prepared.steps_per_epoch,
-            verbose=0,
-        ).history
-    finite = np.isfinite(history["loss"]).all() and all_finite(byol.variables)
-    if not finite or history["spread"][-1] < _ONE_POINT:
+
+    byol, run, history, _ = fit_model(run, make)
+    if history["spread"][-1] < _ONE_POINT:
         raise errors.DivergedError(
-            "BYOL diverged or collapsed to one point: lower"
-            f" {errors.arg('learning_rate')}"
+            f"BYOL collapsed to one point: lower {errors.arg('learning_rate')}"
         )
-    return Trained(encoder, run, history["loss"][-1])
+    return Trained(byol.encoder, run, history["loss"][-1])

@@ -42,7 +42,7 @@ def evaluations(settings: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-_HOW_TO_WRITE = "write it as in tf_contrastive/lab/claims/claims.json"
+_HOW_TO_WRITE = "write it as in lab/claims/claims.json"
 
 
 class Term(NamedTuple):
@@ -135,7 +135,6 @@ class Recipe:
     note: str = ""  # Differences from the paper.
     tried: Sequence[str] = ()  # Earlier settings, and their results.
     diagnosis: str = ""  # Why its result may be what it is.
-    plots: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def settings(self, case: str, arm: str) -> Settings:
         """Returns the flags of each command and the options of each measure.

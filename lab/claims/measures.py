@@ -1,6 +1,5 @@
 """What claims measure: named numbers of a unit."""
 
-import fnmatch
 import functools
 import itertools
 import math
@@ -9,22 +8,16 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from lab.benchmarks import measure
-from lab.claims import (
-    byol,
-    color_histograms,
-    definitions,
-    protocol_numbers,
-    vae,
-)
+from lab.claims import byol, definitions, vae
 from tf_contrastive import checkpoints, datasets, flags, losses, views
 from tf_contrastive.base import errors, files
 from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import linear_stage, protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
@@ -72,43 +65,31 @@ class Unit(NamedTuple):
         return runs + [(definitions.EVALUATE, *x.flags) for x in scorings]
 
 
-class Measured(NamedTuple):
-    """A measure of a unit that has it."""
-
-    # Names of the numbers, `*` for any part; known before the unit's runs.
-    written: set[str]
-    numbers: Callable[[], dict[str, float]]  # After its runs.
-
-
+# Returns a unit's numbers after its runs.
+Numbers = Callable[[], dict[str, float]]
 # Takes the name behind the colon, or "". Returns None for a unit without it.
-Measure = Callable[[Unit, str], Measured | None]
+Measure = Callable[[Unit, str], Numbers | None]
 
 
 # ---- Of runs and their evaluations -------------------------------------------
 
 
-def _evaluation(unit: Unit, name: str) -> Measured | None:
+def _evaluation(unit: Unit, name: str) -> Numbers | None:
     """Numbers of `evaluation.json`, see `_numbers`."""
     scoring = unit.evaluations.get(name)
     if scoring is None or not unit.commands:
         return None
-    return Measured(
-        _written_rows(flags.parse(Scoring, [*scoring.flags])),
-        lambda: _read(os.path.join(scoring.folder, results.RESULTS_FILE)),
-    )
+    return lambda: _read(os.path.join(scoring.folder, results.RESULTS_FILE))
 
 
-def _linear_stage(unit: Unit, name: str) -> Measured | None:
+def _linear_stage(unit: Unit, name: str) -> Numbers | None:
     """Numbers of a run's own linear stage, see `_numbers`."""
     if not unit.pretrain or not unit.commands:
         return None
     run = flags.parse(Pretrain, [*unit.pretrain])
     if not run.linear.schedule.epochs:
         return None
-    return Measured(
-        {"linear/top1", "linear/top5", "linear/loss"},
-        lambda: _read(os.path.join(unit.workdir, linear_stage.RESULT_FILE)),
-    )
+    return lambda: _read(os.path.join(unit.workdir, linear_stage.RESULT_FILE))
 
 
 def _read(path: str) -> dict[str, float]:
@@ -137,23 +118,6 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return numbers
 
 
-def _written_rows(options: Scoring) -> set[str]:
-    """Returns the names of `_numbers` that an evaluation will have."""
-    known, written = PROTOCOLS, set()
-    names = checks.split_list(options.evaluation.protocols)
-    for protocol in known if "all" in names else names:
-        for number in protocol_numbers.names(protocol, options):
-            # VARIANT/METRIC, METRIC or METRIC/1.
-            variant, _, metric = number.partition("/")
-            if not metric or metric.isdigit():
-                variant, metric = "", number
-            row = ":".join(filter(None, (protocol, variant)))
-            written.add(f"{row}/{metric}")
-            if options.evaluation.untrained:
-                written.add(f"untrained/{row}/{metric}")
-    return written
-
-
 def _bounds(others: int, positives: float) -> dict[str, float]:
     """Values that bound losses, of n other views and p positives per anchor."""
     return {
@@ -163,12 +127,10 @@ def _bounds(others: int, positives: float) -> dict[str, float]:
     }
 
 
-def _training(unit: Unit, name: str) -> Measured | None:
+def _training(unit: Unit, name: str) -> Numbers | None:
     """Mean logged scalars, TAG/first_epoch or TAG/last_epoch, and bounds."""
     if not unit.workdir or not unit.commands:
         return None
-    epochs = ("first_epoch", "last_epoch")
-    tags = itertools.product(scalars.TAGS.values(), epochs)
 
     def numbers() -> dict[str, float]:
         run = checkpoints.check_run(unit.workdir)
@@ -200,8 +162,7 @@ def _training(unit: Unit, name: str) -> Measured | None:
             numbers if collapsed is None else numbers | {COLLAPSED: collapsed}
         )
 
-    names = {f"{tag}/{epoch}" for tag, epoch in tags}
-    return Measured(names | {*_bounds(2, 1.0), COLLAPSED}, numbers)
+    return numbers
 
 
 def collapsed_loss(
@@ -234,7 +195,7 @@ def collapsed_loss(
     return float(loss(tf.ones([batch, views, 2]), tf.range(batch) % classes))
 
 
-def _baseline(unit: Unit, name: str) -> Measured | None:
+def _baseline(unit: Unit, name: str) -> Numbers | None:
     """Trains a baseline by flags of `pretrain`; scores it as `evaluate` does.
 
     Numbers as of `_evaluation`, and the losses of the gate. They are kept in
@@ -253,7 +214,7 @@ def _baseline(unit: Unit, name: str) -> Measured | None:
         trained = _FITS[kind](run, **unit.settings[kind])
         return _scored(trained, options, path)
 
-    return Measured(_written_rows(options) | {FINAL_LOSS}, numbers)
+    return numbers
 
 
 _FITS: dict[str, Callable[..., vae.Trained]] = {
@@ -296,7 +257,7 @@ def gate(unit: Unit) -> dict[str, float] | None:
     compared.
     """
     measured = _training(unit, "") or _baseline(unit, "")
-    numbers = measured.numbers() if measured else {}
+    numbers = measured() if measured else {}
     final, collapsed = numbers.get(FINAL_LOSS), numbers.get(COLLAPSED)
     if final is None or collapsed is None:
         return None
@@ -306,7 +267,7 @@ def gate(unit: Unit) -> dict[str, float] | None:
 # ---- With options of their own, and without a run ----------------------------
 
 
-def _free_embeddings(unit: Unit, name: str) -> Measured | None:
+def _free_embeddings(unit: Unit, name: str) -> Numbers | None:
     """Minimises a loss over embeddings that no encoder computes.
 
     Shows which values a loss can reach: `initial`, `final`, and the bounds. The
@@ -348,11 +309,11 @@ def _free_embeddings(unit: Unit, name: str) -> Measured | None:
         bounds = _bounds(views - 1, views / options["classes"] - 1)
         return {"initial": initial, "final": final} | bounds
 
-    return Measured({"initial", "final", *_bounds(2, 1.0)}, numbers)
+    return numbers
 
 
-def _color_histograms(unit: Unit, name: str) -> Measured | None:
-    """Similarity of two views by `color_histograms`.
+def _color_histograms(unit: Unit, name: str) -> Numbers | None:
+    """Similarity of two views by `intersections` of their histograms.
 
     Options: dataset, split, augmentation, and others of `views.build`.
     """
@@ -365,15 +326,49 @@ def _color_histograms(unit: Unit, name: str) -> Measured | None:
     )
 
     def numbers() -> dict[str, float]:
-        source = datasets.source(*where, data_dir=unit.data_dir or None)
-        return color_histograms.measure(
-            source, views.build(*policy, **options), unit.seed
+        batches = datasets.view_batches(
+            datasets.source(*where, data_dir=unit.data_dir or None),
+            datasets.ViewMaker(views.Views(views.build(*policy, **options), 2)),
+            batch_size=256,
+            seed=unit.seed,
+        )
+        return intersections(
+            np.concatenate([np.asarray(batch) for batch, _ in batches])
         )
 
-    return Measured({"same_image", "other_image", "matched"}, numbers)
+    return numbers
 
 
-def _policy_speed(unit: Unit, name: str) -> Measured | None:
+def intersections(pixels: np.ndarray) -> dict[str, float]:
+    """Compares colour histograms of two views per image: [n, 2, S, S, 3].
+
+    Crops of an image share their colours, by which a network could find the
+    other view without looking at shapes (Chen et al. 2020, figure 6).
+
+    Returns:
+      {"same_image", "other_image": mean intersections of the histograms of the
+      views of an image, and of views of different images, in [0, 1]; "matched":
+      how often the first view's most similar second view is of its image, a
+      fraction}.
+    """
+    first, second = (_histograms(pixels[:, view]) for view in (0, 1))
+    shared = np.stack([np.minimum(h, second).sum((1, 2)) for h in first]) / 3
+    same = np.eye(len(shared), dtype=bool)
+    return {
+        "same_image": float(shared[same].mean()),
+        "other_image": float(shared[~same].mean()),
+        "matched": float(np.mean(shared.argmax(1) == np.arange(len(shared)))),
+    }
+
+
+def _histograms(images: np.ndarray, count: int = 16) -> np.ndarray:
+    """Returns the histograms of each colour, [n, 3, bins]; each sums to 1."""
+    bins = np.minimum((images * count).astype(int), count - 1)
+    one_hot = np.eye(count, dtype=np.float32)[bins.reshape(len(images), -1, 3)]
+    return one_hot.mean(axis=1)
+
+
+def _policy_speed(unit: Unit, name: str) -> Numbers | None:
     """Milliseconds per view of augmentation policies, on the host.
 
     Options: policies, image_size, images (of the batch), repeats. The policies
@@ -403,7 +398,7 @@ def _policy_speed(unit: Unit, name: str) -> Measured | None:
             for policy, seconds in times.items()
         }
 
-    return Measured(set(options["policies"]), numbers)
+    return numbers
 
 
 MEASURES: dict[str, Measure] = {
@@ -422,7 +417,7 @@ MEASURES: dict[str, Measure] = {
 
 def _sources(
     recipe: definitions.Recipe, unit: Unit
-) -> Iterator[tuple[str, str, str, Measured]]:
+) -> Iterator[tuple[str, str, str, Numbers]]:
     """Yields (value, number, name, measure): each value's first measure.
 
     Values of which the unit has no measure are left out.
@@ -441,18 +436,9 @@ def check(recipe: definitions.Recipe, unit: Unit) -> set[str]:
     """Returns the names of the values that a unit will have.
 
     Raises:
-      UserError: if a value reads what none of the unit's protocols write, or a
-        relation reads a value that the unit does not have.
+      UserError: if a relation reads a value that the unit does not have.
     """
-    where = ", ".join(filter(None, (unit.case, unit.arm)))
-    available = set()
-    for value, number, name, (written, _) in _sources(recipe, unit):
-        if not any(fnmatch.fnmatchcase(number, x) for x in written):
-            raise errors.UserError(
-                f"{value} of {where} reads {number}, which {name} does not"
-                f" write{errors.did_you_mean(number, written)}"
-            )
-        available.add(value)
+    available = {value for value, *_ in _sources(recipe, unit)}
     for relation in recipe.relations:
         for case, term in itertools.product(
             relation.cases, relation.left + relation.right
@@ -461,6 +447,7 @@ def check(recipe: definitions.Recipe, unit: Unit) -> set[str]:
             read = place == unit.case and unit.arm in term.arms
             missing = [v for v in term.values if v not in available]
             if read and missing:
+                where = ", ".join(filter(None, (unit.case, unit.arm)))
                 raise errors.UserError(
                     f"{relation.text} reads {missing[0]} of {where}, which has"
                     " no such measure"
@@ -474,7 +461,7 @@ def values(recipe: definitions.Recipe, unit: Unit) -> dict[str, float | None]:
     results: dict[str, float | None] = dict.fromkeys(recipe.values)
     for value, number, name, measured in _sources(recipe, unit):
         if name not in numbers:
-            numbers[name] = measured.numbers()
+            numbers[name] = measured()
         if number not in numbers[name]:
             kind = f"number of measure {name}"
             raise errors.unknown(kind, number, numbers[name])

@@ -84,8 +84,6 @@ def write(
             results[name] = result
             plots = os.path.join(saved, name)
             tf.io.gfile.makedirs(plots)
-            if newer:
-                _copy_plots(claim, result, workdir, plots)
             files.write_json(runs.path_of(name, saved), result, advice)
             if plot := results_page.plot(claim, result):
                 files.write(os.path.join(plots, results_page.PLOT_FILE), plot)
@@ -95,20 +93,6 @@ def write(
         files.write(others, _not_run(known, results), advice)
         files.write(path, _summary(known, results), advice)
     return path
-
-
-def _copy_plots(
-    claim: definitions.Claim, result: dict[str, Any], workdir: str, folder: str
-) -> None:
-    """Copies the plots of a result's first seed."""
-    recipe = claim.recipe(result["scale"])
-    for unit in result["units"]:
-        for file in recipe.plots if unit["seed"] == 0 else ():
-            source = os.path.join(workdir, unit["evaluation"], file)
-            name = results_page.plot_name(unit["case"], unit["arm"], file)
-            if tf.io.gfile.exists(source):
-                target = os.path.join(folder, name)
-                files.write(target, files.read(source))
 
 
 def _summary(
@@ -138,6 +122,12 @@ def _summary(
             )
         )
     parts = [_INTRODUCTION, results_page.markdown(rows), _RULE]
+    if open_ := [n for n, r in results.items() if results_page.edges(r)]:
+        parts.append(
+            f"Rates of {', '.join(open_)} are not bracketed: the best is at an"
+            " edge of what was tried. `reproduce` now tries further ones, for"
+            " all arms alike, before it judges."
+        )
     return "\n\n".join(parts) + "\n"
 
 

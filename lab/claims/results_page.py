@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lab.claims import definitions, runs, verdicts
+from lab.claims import definitions, selection, verdicts
 from tf_contrastive.base import terminal
 from tf_contrastive.evaluation import plots
 
@@ -191,8 +191,16 @@ def page(claim: definitions.Claim, result: dict[str, Any], folder: str) -> str:
         f" **{result['verdict']}** ({count},"
         f" {minutes(result):.0f} minutes).",
         markdown(_parts(recipe, result)),
-        *filter(None, [recipe.diagnosis, *_gate(result), _added(result)]),
-        *_images(claim.name, folder, {PLOT_FILE: claim.name}),
+        *filter(
+            None,
+            [
+                recipe.diagnosis,
+                *_gate(result),
+                edges(result),
+                _added(result),
+            ],
+        ),
+        *_image(claim.name, folder),
         "## Relations",
         _OUTCOMES,
         markdown([row[:-1] for row in supports]),
@@ -204,13 +212,6 @@ def page(claim: definitions.Claim, result: dict[str, Any], folder: str) -> str:
         "Means and standard deviations over the seeds.",
         markdown(_values(recipe, result)),
     ]
-    for file, caption in recipe.plots.items():
-        titles = {
-            plot_name(case, arm, file): ", ".join(filter(None, (case, arm)))
-            for case, arm in recipe.units()
-        }
-        if images := list(_images(claim.name, folder, titles, captions=True)):
-            parts += [f"## {caption}", *images]
     again = (
         "`python -m lab reproduce"
         f" --claim={claim.name} --scale={result['scale']}"
@@ -240,20 +241,10 @@ def _parts(recipe: definitions.Recipe, result: Mapping[str, Any]) -> Table:
     return table
 
 
-def plot_name(case: str, arm: str, file: str) -> str:
-    """Returns the name of a unit's plot in the folder of its claim."""
-    stem, extension = os.path.splitext(os.path.basename(file))
-    return runs.slug(case, arm, stem) + extension
-
-
-def _images(
-    name: str, folder: str, titles: Mapping[str, str], captions: bool = False
-) -> Iterator[str]:
-    """Yields those of the images (file -> title) that exist."""
-    for file, title in titles.items():
-        if tf.io.gfile.exists(os.path.join(folder, file)):
-            heading = f"{title}\n\n" if captions else ""
-            yield f"{heading}![{title}]({name}/{file})"
+def _image(name: str, folder: str) -> Iterator[str]:
+    """Yields a claim's plot, if there is one."""
+    if tf.io.gfile.exists(os.path.join(folder, PLOT_FILE)):
+        yield f"![{name}]({name}/{PLOT_FILE})"
 
 
 def untrained(result: dict[str, Any]) -> dict[str, str]:
@@ -281,6 +272,24 @@ def _gate(result: dict[str, Any]) -> Iterator[str]:
     trained = [unit for unit in result["units"] if unit["commands"]]
     if any("gate" not in unit for unit in trained):
         yield "Final losses were not recorded: the gate was not applied."
+
+
+def edges(result: Mapping[str, Any]) -> str:
+    """Returns the tuned rates that are at an edge of what was tried."""
+    at_edge = selection.edges(
+        result.get("selection", ()), result.get("chosen", {})
+    )
+    if not at_edge:
+        return ""
+    texts = [
+        f"{name.removeprefix('/')} {edge.best:g} (tried:"
+        f" {', '.join(f'{rate:g}' for rate in edge.rates)})"
+        for name, edge in at_edge.items()
+    ]
+    return (
+        "Not bracketed: these tuned rates are the lowest or highest that was"
+        f" tried, so that a better one may lie beyond: {'; '.join(texts)}."
+    )
 
 
 def _added(result: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lab.claims import definitions, measures, verdicts
+from lab.claims import definitions, measures, selection, verdicts
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.config.evaluate import Scoring
@@ -38,10 +38,13 @@ _TEXTS = (
     "minutes",
     "seeds",
     "printed",
-    "plots",
     "relations",
     "diagnosis",
 )
+
+
+# In the error of a command whose training diverged.
+_DIVERGED = re.compile("diverge|not finite|NaN|infinit")
 
 
 _OPTIONS: dict[str, type[Command]] = {
@@ -120,13 +123,9 @@ def plan(
     """
     for seed, (case, arm) in itertools.product(range(seeds), recipe.units()):
         settings = recipe.settings(case, arm)
-        if best := (chosen or {}).get(_key(case, arm)):
+        if best := (chosen or {}).get(selection.key(case, arm)):
             settings[definitions.PRETRAIN] += best
         yield _unit(case, arm, seed, settings, folders)
-
-
-def _key(case: str, arm: str) -> str:
-    return f"{case}/{arm}"
 
 
 def _unit(
@@ -169,16 +168,26 @@ def candidates(
     recipe: definitions.Recipe, folders: Folders
 ) -> Iterator[tuple[measures.Unit, list[str]]]:
     """Yields the units of a selection, and the flags that each one tries."""
-    select = recipe.select
-    if select is None:
-        return
+    grids = recipe.select.flags if recipe.select else {}
     for case, arm in recipe.units():
-        for tried in select.flags.get(arm, ()):
-            settings = recipe.settings(case, arm)
-            settings[definitions.PRETRAIN] += [*tried, *select.pretrain]
-            for scoring in definitions.evaluations(settings).values():
-                scoring += select.evaluate
-            yield _unit(case, arm, SELECTION_SEED, settings, folders), tried
+        for given in grids.get(arm, ()):
+            yield _candidate(recipe, folders, case, arm, given), given
+
+
+def _candidate(
+    recipe: definitions.Recipe,
+    folders: Folders,
+    case: str,
+    arm: str,
+    given: Sequence[str],
+) -> measures.Unit:
+    """Returns the unit that tries flags, on the cut of the selection."""
+    assert recipe.select
+    settings = recipe.settings(case, arm)
+    settings[definitions.PRETRAIN] += [*given, *recipe.select.pretrain]
+    for scoring in definitions.evaluations(settings).values():
+        scoring += recipe.select.evaluate
+    return _unit(case, arm, SELECTION_SEED, settings, folders)
 
 
 def run(
@@ -218,7 +227,6 @@ def run(
             f"{path} is of another recipe or {errors.arg('scale')}: set another"
             f" {errors.arg('workdir')}, or move the file away"
         )
-    done = {(u["case"], u["arm"], u["seed"]) for u in result["units"]}
 
     def save() -> None:
         judge(recipe, result, seeds)
@@ -229,6 +237,7 @@ def run(
 
     save()  # Before anything is run: fails if it cannot be written.
     chosen = _select(claim.name, recipe, folders, result, save)
+    done = {(u["case"], u["arm"], u["seed"]) for u in result["units"]}
     for unit in plan(recipe, folders, seeds, chosen):
         if (unit.case, unit.arm, unit.seed) not in done:
             result["units"].append(_run(claim.name, recipe, unit, folders))
@@ -277,32 +286,40 @@ def _select(
 ) -> dict[str, list[str]]:
     """Runs the missing candidates; returns the best flags of each unit.
 
-    A candidate that did not train (`verdicts.is_untrained`) loses against one
-    that did.
+    Grids whose best rate is at an edge are extended. Units that were judged
+    with other flags than the best are dropped.
     """
     select = recipe.select
     if select is None:
         return {}
     tried = result.setdefault("selection", [])
-    done = {
-        (unit["case"], unit["arm"], tuple(unit["flags"])): unit
-        for unit in tried
-    }
-    best: dict[str, tuple[tuple[bool, float], list[str]]] = {}
+    done = [(unit["case"], unit["arm"], unit["flags"]) for unit in tried]
     for unit, given in candidates(recipe, folders):
-        found = done.get((unit.case, unit.arm, tuple(given)))
-        if found is None:
-            found = _run(claim, recipe, unit, folders) | {"flags": given}
-            tried.append(found)
+        if (unit.case, unit.arm, given) not in done:
+            tried.append(_run(claim, recipe, unit, folders) | {"flags": given})
             save()
-        trained = not verdicts.is_untrained(found)
-        score = trained, found["values"][select.value]
-        key = _key(unit.case, unit.arm)
-        if key not in best or score > best[key][0]:
-            best[key] = score, given
-    result["chosen"] = {key: given for key, (_, given) in best.items()}
+    best = selection.best(tried, select.value)
+    while further := list(selection.beyond(select, tried, best)):
+        for case, arm, given in further:
+            unit = _candidate(recipe, folders, case, arm, given)
+            try:
+                found = _run(claim, recipe, unit, folders)
+            except errors.DivergedError as error:  # It loses.
+                found = {"case": case, "arm": arm, "values": {}}
+                found["failed"] = str(error)
+            tried.append(found | {"flags": given})
+            save()
+        best = selection.best(tried, select.value)
+    before = result.get("chosen", best)
+    result["units"] = [
+        unit
+        for unit in result["units"]
+        if (name := selection.key(unit["case"], unit["arm"])) not in best
+        or before.get(name) == best[name]
+    ]
+    result["chosen"] = best
     save()
-    return result["chosen"]
+    return best
 
 
 def recipe_fingerprint(recipe: definitions.Recipe, scale: str) -> str:
@@ -332,11 +349,13 @@ def _call(words: Sequence[str]) -> None:
     """Runs a command, whose own output goes to stderr."""
     line = command_line(words)
     terminal.info(f"  {line}")
-    status, _ = processes.run(words)
+    status, last = processes.run(words)
     hint = "results so far are saved; repeat the same `reproduce` to resume"
     if status == errors.EXIT_RESUME:
         raise errors.InterruptedRunError(
             f"a command was interrupted: {line}; {hint}"
         )
+    if status and _DIVERGED.search(last):
+        raise errors.DivergedError(f"a training diverged: {line}: {last}")
     if status:
         raise errors.UserError(f"a command failed ({status}): {line}; {hint}")

@@ -7,7 +7,8 @@ and optimizer of a contrastive run, with a decoder in place of the loss.
 import functools
 import itertools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -95,11 +96,19 @@ class Trained(NamedTuple):
     collapsed: float | None = None
 
 
-def fit(run: Pretrain) -> Trained:
-    """Trains a VAE by a run's options of data, views, encoder and optimizer.
+def fit_model(
+    run: Pretrain, make: Callable[[Pretrain, int], tf.keras.Model]
+) -> tuple[Any, Pretrain, dict[str, list[float]], tf.data.Dataset]:
+    """Trains a model by a run's options of data, views and optimizer.
 
-    The code has the dimension of the run's projections. Options of losses and
-    of outputs are not used; nothing is written.
+    Options of losses and of outputs are not used; nothing is written.
+
+    Args:
+      run: the options.
+      make: (resolved options, steps of the training) -> the model.
+
+    Returns:
+      (model, resolved options, its means by epoch, batches).
 
     Raises:
       UserError: for options that `train.pretrain` does not accept; its subclass
@@ -108,27 +117,40 @@ def fit(run: Pretrain) -> Trained:
     prepared = train.prepare(run)
     run, rate = prepared.options, prepared.learning_rate()
     with prepared.strategy.scope(), precision(run.runtime.precision):
-        vae = VAE(build_encoder(run), run.projection.sizes(1)[-1])
+        model = make(run, prepared.total_steps)
         optimizer = optimizers.build(
             run.optimizer.label,
             learning_rate=rate,
             **run.optimizer.arguments(),
         )
-        vae.compile(optimizer=optimizer, jit_compile=False)
+        model.compile(optimizer=optimizer, jit_compile=False)
         batches = prepared.batches()
-        history = vae.fit(
+        history = model.fit(
             batches,
             epochs=run.schedule.epochs,
             steps_per_epoch=prepared.steps_per_epoch,
             verbose=0,
-        )
-    epoch_losses = history.history["loss"]
-    if not (np.isfinite(epoch_losses).all() and all_finite(vae.variables)):
+        ).history
+    if not (np.isfinite(history["loss"]).all() and all_finite(model.variables)):
         raise errors.DivergedError(
-            "the variational autoencoder diverged: lower"
+            f"{type(model).__name__} diverged: lower"
             f" {errors.arg('learning_rate')}"
         )
-    return Trained(vae.encoder, run, epoch_losses[-1], _collapsed(batches))
+    return model, run, history, batches
+
+
+def fit(run: Pretrain) -> Trained:
+    """Trains a VAE; see `fit_model` for its errors.
+
+    The code has the dimension of the run's projections.
+    """
+
+    def make(run: Pretrain, steps: int) -> VAE:
+        return VAE(build_encoder(run), run.projection.sizes(1)[-1])
+
+    vae, run, history, batches = fit_model(run, make)
+    final, collapsed = history["loss"][-1], _collapsed(batches)
+    return Trained(vae.encoder, run, final, collapsed)
 
 
 def _collapsed(batches: tf.data.Dataset) -> float:

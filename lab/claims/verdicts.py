@@ -61,9 +61,8 @@ _SUPPORT = {
 # that a test needs five.
 LEVEL = 0.05
 MIN_SEEDS = 5
-# With more pairs than this, signs are drawn rather than enumerated.
-_MAX_ENUMERATED = 16
-_DRAWS = 100_000
+# Of more, the signs are too many to enumerate.
+_MAX_SEEDS = 16
 # Sums of the same terms in another order differ by rounding.
 _ROUNDING = 1e-12
 
@@ -72,20 +71,18 @@ def sign_flip(differences: Sequence[float] | np.ndarray) -> float:
     """One-sided p-value of a mean above zero, by the paired sign-flip test.
 
     The fraction of sign assignments of the differences, one per seed, whose
-    mean is at least the observed one: in [2^-n, 1]; exact up to 16 pairs,
-    otherwise of 100,000 draws. Fisher 1935, section 21.
+    mean is at least the observed one: in [2^-n, 1]. Fisher 1935, section 21.
     """
     values = np.asarray(differences, np.float64)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise errors.UserError(
             f"differences are {values.tolist()}: pass one number per seed"
         )
-    if len(values) <= _MAX_ENUMERATED:
-        signs = np.array(list(itertools.product((1, -1), repeat=len(values))))
-    else:
-        random = np.random.RandomState(0)
-        signs = random.choice((1, -1), (_DRAWS, len(values)))
-        signs[0] = 1  # The observed signs.
+    if len(values) > _MAX_SEEDS:
+        raise errors.UserError(
+            f"{errors.arg('seeds', len(values))}: at most {_MAX_SEEDS}"
+        )
+    signs = np.array(list(itertools.product((1, -1), repeat=len(values))))
     rounding = _ROUNDING * np.abs(values).sum()
     return float((signs @ values >= values.sum() - rounding).mean())
 

@@ -4,72 +4,44 @@ import dataclasses
 import importlib
 from typing import Any, ClassVar
 
+from lab.benchmarks import options
 from lab.benchmarks.options import BENCHMARKS, Common
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import checks, fields
+from tf_contrastive.config import fields
 from tf_contrastive.config.fields import Command, Terminal, group, option
-
-_COMPARING = [name for name, kind in BENCHMARKS.items() if kind().in_all()]
-
-
-def _benchmark_name(value: str) -> str | None:
-    allowed = checks.one_of(value, (*BENCHMARKS, "all"))
-    return allowed and f"{allowed}, as in: benchmark loss"
-
-
-def _two_files(value: str) -> str | None:
-    if all(value.partition(",")[::2]) and value.count(",") == 1:
-        return None
-    return f"two files of benchmarks, such as {arg('compare')} a.json b.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmarking:
-    """What `benchmark` measures or shows."""
+    """What `benchmark` measures."""
 
     benchmark: str = option(
         "",
-        f"benchmark to run, one of {', '.join(BENCHMARKS)}; all: those that"
-        f" compare ({', '.join(_COMPARING)}), in one table; may be the word"
+        f"benchmark to run, one of {', '.join(BENCHMARKS)}; may be the word"
         " after the command",
-        check=_benchmark_name,
-    )
-    quick: bool = option(
-        False, "smaller cases and fewer repeats: ten minutes for all"
-    )
-    compare: str = option(
-        "",
-        "A,B or --compare A B: two files of benchmarks, of two machines or"
-        " commits, whose ratios to show side by side",
-        check=_two_files,
+        choices=("", *BENCHMARKS),
     )
     output: str = option(
         "", "JSON file to write; empty: benchmark_<benchmark>.json"
     )
 
 
-# With a group of options for each benchmark.
-_Groups: Any = dataclasses.make_dataclass(
-    "_Groups",
-    [
-        ("benchmarking", Benchmarking, group(Benchmarking())),
-        ("common", Common, group(Common())),
-        *((name, kind, group(kind())) for name, kind in BENCHMARKS.items()),
-        ("terminal", Terminal, group(Terminal())),
-    ],
-    frozen=True,
-)
-
-
-class Benchmark(_Groups, Command):
+@dataclasses.dataclass(frozen=True)
+class Benchmark(Command):
     """Compare speed and memory with other packages: benchmark loss."""
+
+    benchmarking: Benchmarking = group(Benchmarking())
+    common: Common = group(Common())
+    step: options.Step = group(options.Step())
+    loss: options.Loss = group(options.Loss())
+    input: options.Input = group(options.Input())
+    evaluation: options.Evaluation = group(options.Evaluation())
+    peer: options.Peer = group(options.Peer())
+    terminal: Terminal = group(Terminal())
 
     COMMON: ClassVar = (
         "benchmark",
-        "quick",
-        "compare",
-        "only_ours",
         "repeats",
         "memory",
         "output",
@@ -77,86 +49,59 @@ class Benchmark(_Groups, Command):
     )
     BARE_WORD: ClassVar = "benchmark"
 
-    @classmethod
-    def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the smaller cases of `quick`."""
-        values: dict[str, Any] = {}
-        if given.get("quick"):
-            values |= Common.quick_values
-            for kind in BENCHMARKS.values():
-                values |= kind.quick_values
-        return values
-
     @property
-    def names(self) -> list[str]:
-        """The benchmarks to run."""
-        chosen = self.benchmarking.benchmark
-        if chosen != "all":
-            return [chosen]
-        return [name for name in BENCHMARKS if getattr(self, name).in_all()]
+    def name(self) -> str:
+        """The benchmark to run."""
+        return self.benchmarking.benchmark
 
     def _check(self) -> None:
-        chosen = self.benchmarking
-        if bool(chosen.benchmark) == bool(chosen.compare):
+        if not self.name:
             raise UserError(
-                f"{arg('benchmark', chosen.benchmark)} and"
-                f" {arg('compare', chosen.compare)}: set one of them, as in:"
-                " benchmark loss"
+                f"{arg('benchmark')} is missing: set one of"
+                f" {', '.join(BENCHMARKS)}, as in: benchmark loss"
             )
-        for name in BENCHMARKS if chosen.benchmark else ():
-            options = getattr(self, name)
-            if name in self.names:
-                options.check()
+        for name in BENCHMARKS:
+            group = getattr(self, name)
+            if name == self.name:
+                group.check()
             else:
-                self._check_unset(options)
+                self._check_unset(group)
 
-    def _check_unset(self, options: Any) -> None:
+    def _check_unset(self, group: Any) -> None:
         """Raises `UserError` for an option of a benchmark that is not run."""
-        quick = options.quick_values
-        for given in fields.options(options):
-            usual = (given.field.default, quick.get(given.name))
-            if given.value not in usual:
+        for given in fields.options(group):
+            if given.value != given.field.default:
                 raise UserError(
                     f"{arg(given.name, given.value)} is an option of"
-                    f" {arg('benchmark', options.name)}, not of"
-                    f" {arg('benchmark', self.benchmarking.benchmark)}: omit it"
+                    f" {arg('benchmark', group.name)}, not of"
+                    f" {arg('benchmark', self.name)}: omit it"
                 )
 
 
-def run(options: Benchmark) -> int:
-    """Prints tables and writes a JSON file, or compares two such files.
+def run(given: Benchmark) -> int:
+    """Prints a table and writes a JSON file.
 
     The file holds `benchmark`, `options` (flags), `environment` (`versions`,
-    `platform`, `cpus`, `accelerators`), `passed`, `ratios` (the time of each
-    alternative divided by ours), and `results`: for each case and
-    implementation, the fields of the case and the measurements.
+    `platform`, `cpus`, `accelerators`), `passed`, and `results`: for each case
+    and implementation, the fields of the case and the measurements.
 
     Returns:
       0, or 1 if an implementation differs from ours or runs out of memory.
     """
-    chosen = options.benchmarking
-    for name in options.names if chosen.benchmark else ():
-        getattr(options, name).check_machine()
+    chosen = getattr(given, given.name)
     with terminal.without_start_lines():
-        from lab.benchmarks import measure, ratios
+        from lab.benchmarks import measure
 
-    if chosen.compare:
-        print(ratios.side_by_side(*chosen.compare.split(",")))
-        return 0
-    output = chosen.output or f"benchmark_{chosen.benchmark}.json"
+    output = given.benchmarking.output or f"benchmark_{given.name}.json"
     measure.check_output("output", output)
-    reports = {}
-    for name in options.names:
-        module = importlib.import_module(f"lab.benchmarks.{name}")
-        reports[name] = module.run(options.common, getattr(options, name))
-    report = ratios.joined(reports) if len(reports) > 1 else reports[name]
-    print("\n\n".join(report.tables))
+    module = importlib.import_module(f"lab.benchmarks.{given.name}")
+    report = module.run(given.common, chosen)
+    print(report.text)
     content = {
-        "benchmark": chosen.benchmark,
-        "options": fields.values(options),
+        "benchmark": given.name,
+        "options": fields.values(given),
         "environment": measure.environment(),
         "passed": report.passed,
-        "ratios": report.ratios,
         "results": report.rows,
     }
     advice = (

@@ -1,4 +1,4 @@
-"""TensorFlow Serving: files of an export, launcher, clients, benchmark."""
+"""TensorFlow Serving: files of an export, launcher, clients."""
 
 import base64
 import concurrent.futures
@@ -25,7 +25,7 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from tf_contrastive import __main__, exporting
+from tf_contrastive import exporting
 
 pytestmark = pytest.mark.keras
 
@@ -385,41 +385,3 @@ def test_the_grpc_client_names_the_package_that_is_missing(files):
     version = f"tensorflow-serving-api=={tf.__version__}"
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(f"pip install {version}")
-
-
-# ---- benchmark serving -------------------------------------------------------
-
-
-def _benchmark(monkeypatch, *words):
-    words = ["tf_contrastive", "benchmark", "serving", *words]
-    monkeypatch.setattr(sys, "argv", words)
-    return __main__.main()
-
-
-@pytest.mark.slow
-def test_every_signature_is_measured(base, tmp_path, monkeypatch, capsys):
-    output = tmp_path / "serving.json"
-    status = _benchmark(
-        monkeypatch,
-        f"--serving_model={base}",
-        "--serving_batch_sizes=1,3",
-        "--serving_seconds=0.1",
-        "--nomemory",
-        f"--output={output}",
-    )
-    assert status == 0
-    rows = json.loads(output.read_text())["results"]
-    signatures = exporting.details(f"{base}/2")["signatures"]
-    names = ["bare tf.function", "keras.Model.predict", *signatures]
-    assert [(row["implementation"], row["batch_size"]) for row in rows] == [
-        (name, size) for size in (1, 3) for name in names
-    ]
-    for row in rows:
-        assert 0 < row["p50_milliseconds"] <= row["p99_milliseconds"]
-        assert row["images_per_second"] > 0
-        compared = row["implementation"] not in ("project", "classify")
-        assert (row["largest_difference"] is not None) == compared
-        if compared:
-            assert row["largest_difference"] <= 1e-5
-    assert rows[0]["overhead"] == 0
-    assert "serving_bytes" in capsys.readouterr().out

@@ -25,6 +25,12 @@ _MISTAKES = {
     "benchmark loss --sizes=1023": "--sizes=1023",
     "benchmark loss --sizes=4294967296": "--sizes=4294967296",
     "benchmark loss --seconds=2": "--seconds",
+    "benchmark loss --losses=supcon,triplet": "triplet",
+    "benchmark evaluation --tasks=svm": "svm",
+    "benchmark peer --peer_steps=resnet10:32:4": "--peer_steps=resnet10:32:4",
+    "benchmark peer --peer_steps=resnet18:32:4,": "--peer_steps=",
+    "benchmark peer --peer_steps=resnet18:7:2": "8 pixels",
+    "benchmark peer --peer_steps=resnet18:8:1": "2 images",
     "benchmark step --run_flags=--encodr=resnet18": "--encodr",
 }
 

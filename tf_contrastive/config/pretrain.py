@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Protocol
 
 import psutil
 
@@ -251,14 +250,12 @@ class Pretrain(Command):
                 )
 
 
-class ImageData(Protocol):
-    """What is known of a dataset's images; see `datasets.Info`."""
-
-    num_examples: int
-    image_shape: tuple[int, ...] | None
-
-
-def check_memory(run: Pretrain, machine: Machine, data: ImageData) -> None:
+def check_memory(
+    run: Pretrain,
+    machine: Machine,
+    num_examples: int,
+    image_shape: tuple[int, ...] | None,
+) -> None:
     """Raises `UserError` for images that a host's memory cannot hold.
 
     Those are a batch's views, or all images by `cache`; `doctor` predicts the
@@ -269,8 +266,8 @@ def check_memory(run: Pretrain, machine: Machine, data: ImageData) -> None:
     size = _WIRE_BYTES[views.wire_dtype] * run.data.channels
     needed = images * views.views * views.side**2 * size
     name: str = arg("batch_size", run.schedule.batch_size)
-    if run.data.cache == "memory" and data.image_shape:
-        kept = float(data.num_examples * math.prod(data.image_shape))
+    if run.data.cache == "memory" and image_shape:
+        kept = float(num_examples * math.prod(image_shape))
         if kept > needed:
             needed, name = kept, arg("cache", "memory")
     if needed > present:

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from lab.__main__ import COMMANDS
 from tf_contrastive import __main__
 
 
@@ -13,8 +14,8 @@ def benchmark(tmp_path, monkeypatch):
     def run(*words):
         output = tmp_path / "output.json"
         words = ["benchmark", *words, f"--output={output}"]
-        monkeypatch.setattr(sys, "argv", ["tf_contrastive", *words])
-        status = __main__.main()
+        monkeypatch.setattr(sys, "argv", ["lab", *words])
+        status = __main__.main("lab", COMMANDS)
         return status, json.loads(output.read_text())
 
     return run

@@ -21,7 +21,6 @@ def test_the_benchmark_compares_the_step_with_its_encoder(benchmark, capsys):
         f"--run_flags={flags}",
         "--precisions=mixed_bfloat16",
         "--repeats=2",
-        "--end_to_end_seconds=0.01",
     )
     assert status == 0
     assert report["options"]["run_flags"] == flags
@@ -34,8 +33,6 @@ def test_the_benchmark_compares_the_step_with_its_encoder(benchmark, capsys):
             8 * 2 * 1000 / row["milliseconds"]
         )
         assert row["overhead"] > -1
-        assert row["end_to_end_views_per_second"] > 0
-        assert 0 <= row["input_wait"] < 1
         assert row["repeats"] == 2
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].split()[:3] == ["encoder", "precision", "replicas"]

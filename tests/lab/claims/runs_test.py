@@ -61,7 +61,7 @@ def _patch(monkeypatch, numbers, name="free_embeddings", number="final"):
     """Replaces the numbers of a measure by those of a function of a unit."""
 
     def measure(unit, _):
-        return measures.Measured({number}, lambda: {number: numbers(unit)})
+        return lambda: {number: numbers(unit)}
 
     monkeypatch.setitem(measures.MEASURES, name, measure)
 
@@ -218,6 +218,57 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
     # What was tried is not tried again.
     assert run(claims, claim="A", seeds=3) == 0
     assert len(calls) == 30 + 6
+
+
+def test_a_grid_is_extended_until_the_best_rate_is_inside(
+    run, tmp_path, monkeypatch
+):
+    """a is best at 0.4 of 0.1 and 0.2; what diverges ends the bracket of b."""
+    calls = []
+
+    def call(words):
+        calls.append(words)
+        if "--learning_rate=0.8" in words and "--loss=ntxent" in words:
+            return 2, "error: the loss is not finite"
+        return 0, ""
+
+    def top1(unit):
+        best = {"a": 0.4, "b": 9.0}[unit.arm]
+        return -abs(_rate(unit.pretrain) - best)
+
+    monkeypatch.setattr(processes, "run", call)
+    monkeypatch.setattr(measures, "gate", lambda unit: None)
+    _patch(monkeypatch, top1, "evaluation")
+    grid = [[f"--learning_rate={rate}"] for rate in (0.1, 0.2)]
+    recipe = {
+        "seeds": 1,
+        "shared": {"pretrain": ["--split=train"], "evaluate": []},
+        "arms": {
+            "a": {"pretrain": ["--loss=supcon"]},
+            "b": {"pretrain": ["--loss=ntxent"]},
+        },
+        "values": {"1NN": ["evaluation", "final"]},
+        "select": {"flags": {"a": grid, "b": grid}, "value": "1NN"},
+    }
+    claims = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
+    assert run(claims, claim="A") == 0
+    path = tmp_path / "out/A/result.json"
+    result = json.loads(path.read_text())
+    # Both arms alike.
+    for arm in "ab":
+        units = [u for u in result["selection"] if u["arm"] == arm]
+        assert [_rate(u["flags"]) for u in units] == [0.1, 0.2, 0.4, 0.8]
+    assert "not finite" in units[-1]["failed"]
+    chosen = {"/a": ["--learning_rate=0.4"], "/b": ["--learning_rate=0.4"]}
+    assert result["chosen"] == chosen
+    # A result of before, with another rate: its units are run again.
+    result["chosen"]["/a"] = ["--learning_rate=0.2"]
+    path.write_text(json.dumps(result))
+    calls.clear()
+    assert run(claims, claim="A") == 0
+    trained = [words for words in calls if words[0] == "pretrain"]
+    assert ["--loss=supcon" in words for words in trained] == [True]
+    assert _rate(trained[0]) == 0.4
 
 
 def _rate(words):

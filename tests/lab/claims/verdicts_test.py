@@ -2,9 +2,7 @@
 
 import math
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from lab.claims import definitions, verdicts
 from tf_contrastive.base import errors
@@ -16,15 +14,9 @@ def test_sign_flips_are_counted():
     # Two sign assignments of 2, 3, -1 reach their sum 4: +++ and ++-.
     assert verdicts.sign_flip([2.0, 3.0, -1.0]) == 2 / 8
     assert verdicts.sign_flip([0.0] * 5) == 1.0
-    for invalid in ([], [1.0, math.nan]):
-        with pytest.raises(errors.UserError, match="differences"):
+    for invalid in ([], [1.0, math.nan], [1.0] * 17):
+        with pytest.raises(errors.UserError, match=r"differences|seeds"):
             verdicts.sign_flip(invalid)
-
-
-def test_many_pairs_approximate_the_t_test():
-    sample = np.random.RandomState(0).normal(0.4, 1.0, 30)
-    expected = stats.ttest_1samp(sample, 0, alternative="greater").pvalue
-    assert abs(verdicts.sign_flip(sample) - expected) < 0.01
 
 
 @pytest.mark.parametrize(
