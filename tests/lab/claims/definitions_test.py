@@ -76,7 +76,7 @@ def test_losses_are_tuned_by_the_grids_of_simclrs_appendix_b_10():
         assert len(found[arm]) == len(pairs)
 
 
-@pytest.mark.parametrize(("claim", "width"), [("SR-X1", None), ("SR-X4", 4)])
+@pytest.mark.parametrize(("claim", "width"), [("SR-X1", 1), ("SR-X4", 4)])
 def test_supervised_baselines_are_those_of_simclrs_appendix_b_8(claim, width):
     run = _planned(claim)["Supervised"][0]
     assert run.loss.label == "cross_entropy"
@@ -97,7 +97,7 @@ def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
     for arm, (run, evaluated) in planned.items():
         views = run.views
         assert views.policy.label == f"ablation:{arm}"
-        declared = views
+        declared = views.policy
         assert (declared.ablation_branch, declared.flip) == ("one", True)
         assert declared.shares_crop
         assert (run.schedule.batch_size, run.schedule.epochs) == (4096, 100)
@@ -147,9 +147,9 @@ def test_supcons_table_5_has_the_rotations_of_section_10_2():
     planned = _planned("SC-T5")
     for arm in ("SimAugment", "Stacked RandAugment"):
         # In the linear stage, too: it has the options of the run.
-        assert planned[arm][0].views.rotate, arm
+        assert planned[arm][0].views.policy.rotate, arm
     # A linear stage of SimAugment after another policy, too.
-    assert planned["AutoAugment"][0].views.rotate
+    assert planned["AutoAugment"][0].views.policy.rotate
 
 
 def test_sinceres_figure_3_is_of_1_neighbour():
