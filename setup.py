@@ -64,11 +64,6 @@ EXTRAS_REQUIRE = {
     "beam": ["apache-beam>=2.60,<3"],
     # The same version as the cluster's; 4 needs Java 17.
     "spark": ["pyspark>=3.5,<5"],
-    # For `explore` of more than a million images.
-    "faiss": [
-        f"faiss-cpu>=1.8,<2; {_CARD}",
-        f"faiss-cpu>=1.10,<2; {_CURRENT}",
-    ],
     "heic": ["pillow-heif>=0.16,<2"],
     "onnx": [
         "tf2onnx>=1.16.1,<1.18",

@@ -69,7 +69,7 @@ _COUNTS = {
         " logistic_penalties robustness_bins finetune_batch_size"
         " transfer_batch_size transfer_steps transfer_scratch_steps"
         " random_directions transforms_hidden tsne_classes kmeans_images"
-        " neighbors robustness_k votes listed max_body_bytes max_queue"
+        " neighbors robustness_k listed max_body_bytes max_queue"
         " max_connections pack_file_images"
     ),
     (2, 2**31 - 1): (
@@ -101,7 +101,6 @@ _COUNTS = {
     (0, 2**32 - 1): "seed",
     (0, 10_000): "projector_examples",
     (1, 50_000): "map_images",
-    (8, 512): "thumbnail_side",
 }
 _ABOVE_0 = 1.2e-38
 _NUMBERS = {
@@ -122,7 +121,7 @@ _NUMBERS = {
     (0, 1): "warp_probability learning_rate_floor",
     (_ABOVE_0, 1): (
         "min_crop_area decay_rate linear_decay_rate near_correlation"
-        " near_cosine finetune_layer_decay"
+        " finetune_layer_decay"
     ),
     (0, 0.9): (
         "validation_fraction test_fraction drop_path finetune_drop_path"

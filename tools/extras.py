@@ -45,18 +45,6 @@ images = numpy.random.rand(3, 16, 16, 3).astype("float32")
 (embeddings,) = session.run(None, {source.name: images})
 assert embeddings.shape[0] == 3 and numpy.std(embeddings, axis=0).max() > 0
 """
-_EXPLORE = """
-import sys
-from tf_contrastive import __main__
-from tf_contrastive.evaluation.explore import report
-report.MAX_EXACT = 100  # faiss is for more than a million images.
-sys.argv += ["explore", "--embeddings=plain.npz", "--output=explore"]
-sys.exit(__main__.main())
-"""
-_BY_FAISS = """
-import json
-assert json.load(open("explore/explore.json"))["neighbors_by"] == "faiss"
-"""
 _PHOTOGRAPHS = """
 import os, numpy, PIL.Image
 os.makedirs("photos/a"), os.makedirs("photos/b")
@@ -182,7 +170,6 @@ _USES = {
         " --spark_options=spark.master=local[1]",
         _code("import numpy; found = numpy.load('spark.npz')" + _SAME),
     ],
-    "faiss": [_code(_EXPLORE), _code(_BY_FAISS)],
     "heic": [_code(_HEIC), _PHOTOS, _code(_SEEN)],
     "profile": [_code(_TENSORBOARD)],
     "serve": [_code(_SERVE)],
@@ -193,7 +180,6 @@ _ASKS = {
     "onnx": _USES["onnx"][0],
     "beam": _USES["beam"][0],
     "spark": _USES["spark"][0],
-    "faiss": _USES["faiss"][0],
     "heic": _PHOTOS,
     "serve": _TFC + "serve --saved_model=run/export --port=0",
     "torch": _code(_TORCH_ASKS),

@@ -13,10 +13,12 @@ from tf_contrastive.config.fields import Command, Terminal, group
 
 if TYPE_CHECKING:
     from tf_contrastive import datasets
-    from tf_contrastive.evaluation.explore import report
+    from tf_contrastive.evaluation.explore import images
 
-_PAGE, _JSON = "explore.html", "explore.json"
-_NAMED = 3  # Entries of a list that are printed.
+# Findings, the splits, and the images of queries.
+_Explored = tuple[
+    dict[str, Any], "list[images.Split]", "datasets.Source | None"
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,19 +59,18 @@ class Explore(Command):
                 f" {arg('dataset', 'NAME')}: an export does not name its"
                 " dataset"
             )
-        if not e.embeddings:
-            return
-        if e.query:
-            raise UserError(
-                f"{arg('query', e.query)} needs the encoder: set"
-                f" {arg('workdir', 'RUN')} instead of {arg('embeddings')}"
-            )
+        for name in ("dataset", "query"):
+            if e.embeddings and (value := getattr(e, name)):
+                raise UserError(
+                    f"{arg(name, value)} needs an encoder: set"
+                    f" {arg('workdir', 'RUN')} instead of {arg('embeddings')}"
+                )
         files, splits = split_list(e.embeddings), split_list(e.split)
-        if e.dataset and len(files) != len(splits):
+        if e.embeddings and splits and len(files) != len(splits):
             raise UserError(
                 f"{arg('embeddings')} has {len(files)} files and"
                 f" {arg('split', e.split)} {len(splits)} splits: set"
-                f" {arg('split')} to that of each file"
+                f" {arg('split')} to a name for each file"
             )
 
 
@@ -78,105 +79,83 @@ def run(options: Explore) -> int:
     with terminal.without_start_lines():
         from tf_contrastive.base import files
         from tf_contrastive.evaluation.explore import page
-        from tf_contrastive.evaluation.explore import report as reports
 
-    chosen = options.exploration
-    for path in split_list(chosen.embeddings):
+    e = options.exploration
+    for path in split_list(e.embeddings):
         if path.endswith(".parquet"):
             errors.check_package(arg("embeddings", path), "pyarrow")
-    folder = os.path.expanduser(chosen.output)
+    folder = os.path.expanduser(e.output)
     page_file, json_file = (
-        os.path.join(folder, name) for name in (_PAGE, _JSON)
+        os.path.join(folder, name) for name in ("explore.html", "explore.json")
     )
     advice = f"set {arg('output')} to a folder that can be written"
     for path in (page_file, json_file):
         files.check_writable(path, advice)
-    if chosen.embeddings:
-        report = reports.explore(chosen.embeddings, _of_files(options), chosen)
-    else:
-        report = _of_encoder(options)
-    text = page.write(report)
+    find = _of_files if e.embeddings else _of_encoder
+    findings, splits, queries = find(options)
+    text = page.write(findings, splits, e.listed, queries)
     files.write(page_file, text, advice)
-    files.write(json_file, page.as_text(report.as_json()), advice)
-    _print(report)
-    size = len(text.encode()) / 1e6
-    print(f"{page_file}: {len(report.shown):,} images, {size:.1f} MB")
+    files.write(json_file, page.as_text(findings), advice)
+    _print(findings)
+    print(f"{page_file}: {len(text.encode()) / 1e6:.1f} MB")
     return 0
 
 
-def _of_files(options: Explore) -> list[Any]:
-    """Reads the splits of files of embeddings."""
-    from tf_contrastive import datasets
-    from tf_contrastive.evaluation.explore import images
+def _of_files(options: Explore) -> _Explored:
+    """Explores files of embeddings, each of which is a split."""
+    from tf_contrastive.evaluation.explore import images, report
 
-    chosen = options.exploration
-    paths = split_list(chosen.embeddings)
-    splits = split_list(chosen.split)
-    names = splits or [os.path.basename(path) for path in paths]
+    e = options.exploration
+    paths = split_list(e.embeddings)
+    names = split_list(e.split) or [os.path.basename(path) for path in paths]
     if len({*names}) < len(paths):
         names = paths
-    found = []
-    for place, path in enumerate(paths):
-        source = chosen.dataset and datasets.source(
-            chosen.dataset,
-            splits[place],
-            data_dir=chosen.data_dir or None,
-            reading=options.reading,
-        )
-        found.append(
-            images.of_file(
-                os.path.expanduser(path),
-                options.reading,
-                names[place],
-                source or None,
-            )
-        )
-    return found
+    splits = [
+        images.of_file(os.path.expanduser(path), options.reading, name)
+        for path, name in zip(paths, names, strict=True)
+    ]
+    return report.explore(e.embeddings, splits, e), splits, None
 
 
-def _of_encoder(options: Explore) -> "report.Report":
-    """Embeds the splits of a dataset, and explores them."""
+def _of_encoder(options: Explore) -> _Explored:
+    """Embeds the splits of a dataset and the queries, and explores them."""
     from tf_contrastive import datasets, exporting
     from tf_contrastive.evaluation.explore import images, report
 
-    chosen = options.exploration
+    e = options.exploration
     sources, reading = _open(options)
-    report.check_count(sum(x.info.num_examples for x in sources))
-    queries = None
-    if chosen.query:
-        queries = datasets.from_paths(
-            datasets.find_images(chosen.query), reading
-        )
-    encoder = exporting.load(chosen.workdir or chosen.saved_model)
+    asked = queries = None
+    if e.query:
+        paths = datasets.find_images(e.query)
+        asked = datasets.from_paths(paths, reading)
+    encoder = exporting.load(e.workdir or e.saved_model)
 
-    def embed(source: "datasets.Source", title: str) -> Any:
-        size = chosen.embedding_batch_size
-        return images.embed(encoder, source, size, title)
+    def embed(source: "datasets.Source", title: str) -> "images.Split":
+        h = images.embed(encoder, source, e.embedding_batch_size, title)
+        return images.of_source(source, h)
 
-    splits = [
-        images.of_source(x, embed(x, f"embedding {x.info.split}"))
-        for x in sources
-    ]
-    found = queries and (queries, embed(queries, "embedding queries"))
-    title = f"{sources[0].info.name} by {chosen.workdir or chosen.saved_model}"
-    return report.explore(title, splits, chosen, found or None)
+    splits = [embed(x, f"embeddings of {x.info.split}") for x in sources]
+    if asked:
+        queries = embed(asked, "embeddings of queries")
+    title = f"{sources[0].info.name} by {e.workdir or e.saved_model}"
+    return report.explore(title, splits, e, queries), splits, asked
 
 
 def _open(options: Explore) -> "tuple[list[datasets.Source], Reading]":
     """Opens the splits, without common images, and returns how."""
     from tf_contrastive import checkpoints, datasets
 
-    chosen, reading = options.exploration, options.reading
-    name, data_dir = chosen.dataset, chosen.data_dir
+    e, reading = options.exploration, options.reading
+    name, data_dir = e.dataset, e.data_dir
     usual = ["train", "test"]
-    if chosen.workdir:
-        run = checkpoints.load_run(chosen.workdir).config
+    if e.workdir:
+        run = checkpoints.load_run(e.workdir).config
         if name in ("", run.data.dataset):
             name = run.data.dataset
             usual = [run.data.split, run.data.test_split]
             reading = inherited(reading, run.reading)
         data_dir = data_dir or run.data.data_dir
-    given = split_list(chosen.split)
+    given = split_list(e.split)
     sources: list[datasets.Source] = []
     for split in given or usual:
         try:
@@ -199,59 +178,26 @@ def _open(options: Explore) -> "tuple[list[datasets.Source], Reading]":
     return sources, reading
 
 
-def _print(report: "report.Report") -> None:
-    """Prints numbers, and the first entries of each list."""
-    copies = sum(len(group.rows) - 1 for group in report.exact)
+def _print(findings: dict[str, Any]) -> None:
+    """Prints how many of each kind there are."""
     sections: dict[str, dict[str, Any]] = {
-        "images": {
-            **{split.name: len(split.names) for split in report.splits},
-            "classes": len({*report.labels.tolist()} - {-1}),
-        },
-        "copies": {
-            f"near_{report.likeness}": f"at least {report.limit:g}",
-            "found_by": "pixels"
-            if report.by_pixels
-            else "embeddings alone: there are no images",
-            "exact": f"{copies:,}, in {len(report.exact):,} groups",
-            "near": f"{len(report.near):,} groups",
-        },
+        "images": {**findings["splits"], "classes": len(findings["classes"])},
+        "copies": {"recognized_by": findings["copies_by"]},
     }
-    for kind, groups in (("exact", report.exact), ("near", report.near)):
-        crossing = sum(map(report.crosses, groups))
-        differing = sum(map(report.disagrees, groups))
-        sections["copies"] |= {
-            f"{kind}_across_splits": f"{crossing:,} groups",
-            f"{kind}_of_several_classes": f"{differing:,} groups",
-            f"{kind}_first": [
-                " = ".join(report.names[row] for row in group.rows[:_NAMED])
-                for group in groups[:_NAMED]
-            ],
-        }
-    if report.votes is not None and report.mixing is not None:
-        mixed = [
-            f"{report.class_name(of)} has {share:.0%} of its neighbours in"
-            f" {report.class_name(to)}"
-            for of, to, share, _ in zip(*report.mixing, strict=True)
-            if of != to
-        ]
+    for kind in ("exact", "near"):
+        groups = findings[f"{kind}_duplicates"]
+        crossing = sum(group["across_splits"] for group in groups)
+        differing = sum(group["classes_differ"] for group in groups)
+        sections["copies"][kind] = (
+            f"{len(groups):,} groups, {crossing:,} across splits,"
+            f" {differing:,} of several classes"
+        )
+    if "suspects" in findings:
+        agreement = findings["agreement"]
         sections["labels"] = {
-            "agreement": report.agreement
-            and f"{report.agreement:.1%} of the labels have the most of"
-            f" {report.voters} neighbours' votes",
-            "suspects": len(report.suspects),
-            "suspects_first": [
-                f"{report.names[row]}: {report.class_name(report.labels[row])}"
-                f" among {report.class_name(report.votes.winner[row])}"
-                for row in report.suspects[:_NAMED]
-            ],
-            "classes_that_mix": mixed[:_NAMED],
+            "suspects": len(findings["suspects"]),
+            "agreement": agreement
+            and f"{agreement:.1%} of the labels have the most of"
+            f" {findings['voters']} neighbours' votes",
         }
-    sections["outliers"] = {
-        "first": [
-            f"{report.names[row]}: cosine {score:.3f}"
-            for row, score in zip(
-                report.outliers[:_NAMED], report.scores, strict=False
-            )
-        ]
-    }
     terminal.print_sections(sections)

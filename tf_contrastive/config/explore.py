@@ -1,4 +1,4 @@
-"""What is explored, and what the page shows."""
+"""The options of `explore`: the images, the encoder, and what is shown."""
 
 import dataclasses
 
@@ -6,10 +6,6 @@ from tf_contrastive.config.checks import split_list
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import option
-
-MAPS = ("auto", "tsne", "pca")
-# Of so many images, all pairs are compared; neighbours of more need faiss.
-MAX_EXACT = 1_000_000
 
 
 def _split_names(value: str) -> str | None:
@@ -51,25 +47,13 @@ class Exploration:
         "", "image, or folder of images, whose neighbours are shown"
     )
     output: str = option("explore", "folder for explore.html and explore.json")
-    neighbors: int = option(10, "neighbours shown of an image", minimum=1)
-    votes: int | None = option(
-        None,
-        "neighbours that vote on a label; auto: half an average class, from 5"
-        " to 50",
-        minimum=1,
+    neighbors: int = option(
+        10, "neighbours of an image, on the page and in explore.json", minimum=1
     )
-    near_correlation: float | None = option(
-        None,
-        "least correlation of the details of near copies; auto: 0.75, and 0.95"
-        " where more than 5 % of the neighbours are above 0.75, such as"
-        " drawings of digits",
-        above=0.0,
-        maximum=1.0,
-    )
-    near_cosine: float = option(
-        0.999,
-        "least cosine of near copies, where there are embeddings, but no"
-        " images",
+    near_correlation: float = option(
+        0.75,
+        "least correlation of the details of near copies; up to 0.95 for images"
+        " that resemble most of their neighbours, such as drawings",
         above=0.0,
         maximum=1.0,
     )
@@ -77,21 +61,13 @@ class Exploration:
         200, "entries of a list on the page; explore.json has all", minimum=1
     )
     map: str = option(
-        "auto",
+        "tsne",
         "places of the images on the map; tsne: neighbours stay neighbours;"
-        " pca: the two directions of largest variance; auto: tsne up to 5,000"
-        " images, then pca",
-        choices=MAPS,
+        " pca: the two directions of largest variance, in seconds",
+        choices=("tsne", "pca"),
     )
     map_images: int = option(
         5_000, "images on the map, at random", minimum=1, maximum=50_000
-    )
-    thumbnail_side: int | None = option(
-        None,
-        "pixels of a thumbnail's longer side; auto: 96, and 64 if there are"
-        " more than 4,000",
-        minimum=8,
-        maximum=512,
     )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1

@@ -72,7 +72,8 @@ def test_planted_copies_and_wrong_labels_are_found(name):
 
     pairs = [(row, _IMAGES + i) for i, row in enumerate(rows)]
     groups = [
-        {*map(frozenset, _pairs(each))} for each in (found.exact, found.near)
+        {*map(frozenset, _pairs(found[f"{kind}_duplicates"]))}
+        for kind in ("exact", "near")
     ]
     table = [("planted", "number", "recall")]
     for k, kind in enumerate(_KINDS):
@@ -84,18 +85,18 @@ def test_planted_copies_and_wrong_labels_are_found(name):
     others = groups[1] - {*map(frozenset, pairs)}
     table.append(("near copies not planted", str(len(others)), "-"))
     assert len(others) <= 30
-    suspects = found.suspects.tolist()
+    suspects = [image["id"] for image in found["suspects"]]
     for first in (_WRONG // 2, _WRONG, 2 * _WRONG):
         hits = len({*suspects[:first]} & {*wrong.tolist()})
         title = f"wrong labels, of the first {first} suspects"
         right = f"precision {hits / first:.2f}, recall {hits / _WRONG:.2f}"
         table.append((title, str(_WRONG), right))
-    print(f"\n{name}, {found.agreement:.1%} of the labels agree")
+    print(f"\n{name}, {found['agreement']:.1%} of the labels agree")
     print(terminal.format_table(table, texts=(0, 2)))
     assert hits >= 0.4 * _WRONG
 
 
 def _pairs(groups):
     for group in groups:
-        rows = group.rows.tolist()
+        rows = [image["id"] for image in group["images"]]
         yield from ((a, b) for a in rows for b in rows if a < b)

@@ -1,5 +1,5 @@
-"""What an encoder sees in a dataset: neighbours, copies, suspects, a map.
+"""Neighbours, copies, suspects and a map of a dataset in one page.
 
-`images` reads embeddings and pictures, `findings` and `near_copies` are
-functions on arrays, `report` joins them, and `page` writes them as HTML.
+`images` reads embeddings and pixels, `findings` and `near_copies` are functions
+on arrays, `report` joins them as explore.json, and `page` writes the page.
 """

@@ -1,7 +1,6 @@
-"""What the neighbours of embeddings show, as functions on NumPy arrays."""
+"""Functions on arrays: neighbours, groups, votes on labels, outliers."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +9,10 @@ from scipy.sparse import csgraph
 
 from tf_contrastive import classifiers
 
+# Takes the rows that are done, and all of them.
 Progress = Callable[[int, int], None]
 # Rows whose neighbours' labels are compared at a time.
 _ROWS = 1024
-# Clusters of an approximate search: the least mean size of one, rows of each
-# that place it, and those that a row is compared with.
-_LEAST_IN_CLUSTER, _PER_CLUSTER, _PROBES = 39, 64, 32
 # Neighbours that vote on a label: half an average class, within these limits.
 _LEAST_VOTES, _MOST_VOTES = 5, 50
 
@@ -37,78 +34,22 @@ def neighbors(
     Of equal cosines the earlier row comes first.
 
     Args:
-      embeddings: float [n, D].
+      embeddings: float32 [n, D].
       k: at most n - 1.
-      progress: takes the rows whose neighbours are found, and n.
-
-    Raises:
-      UserError: for NaN.
+      progress: takes the rows whose neighbours are known, and n.
     """
-    h = classifiers.check_embeddings("embeddings", embeddings)
-    parts = classifiers.nearest_neighbors(h, h, k + 1, cosine=True)
-    return _others(len(h), k, parts, progress)
-
-
-def approximate_neighbors(
-    embeddings: np.ndarray,
-    k: int,
-    progress: Progress = lambda done, total: None,
-) -> Neighbors:
-    """Finds almost all of `neighbors`, by an inverted file of faiss.
-
-    Each row is compared with those of the nearest of about 4 sqrt(n) clusters.
-    Sivic and Zisserman 2003; Johnson et al. 2017.
-    """
-    import faiss
-
-    h = classifiers.check_embeddings("embeddings", embeddings)
-    count, size = h.shape
-    most = max(count // _LEAST_IN_CLUSTER, 1)
-    clusters = min(int(4 * math.sqrt(count)), most)
-    probes = min(_PROBES, clusters)
-    index = faiss.IndexIVFFlat(
-        faiss.IndexFlatIP(size), size, clusters, faiss.METRIC_INNER_PRODUCT
-    )
-    every = max(count // (clusters * _PER_CLUSTER), 1)
-    index.train(classifiers.normalize(h[::every]))
-
-    def blocks() -> Iterator[np.ndarray]:
-        for start in range(0, count, _ROWS):
-            yield classifiers.normalize(h[start : start + _ROWS])
-
-    for block in blocks():
-        index.add(block)
-
-    def found() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for block in blocks():
-            index.nprobe = probes
-            cosines, rows = index.search(block, k + 1)
-            lacking = (rows < 0).any(axis=1)
-            if lacking.any():
-                index.nprobe = clusters
-                values = index.search(block[lacking], k + 1)
-                cosines[lacking], rows[lacking] = values
-            yield cosines, rows
-
-    return _others(count, k, found(), progress)
-
-
-def _others(
-    count: int,
-    k: int,
-    parts: Iterable[tuple[np.ndarray, np.ndarray]],
-    progress: Progress,
-) -> Neighbors:
-    """Joins (cosines, rows) of k + 1 neighbours, without each row itself."""
+    count = len(embeddings)
     rows = np.empty([count, k], np.int32)
     cosines = np.empty([count, k], np.float32)
     start = 0
-    for values, found in parts:
-        stop = start + len(found)
-        others = found != np.arange(start, stop)[:, np.newaxis]
+    for values, places in classifiers.nearest_neighbors(
+        embeddings, embeddings, k + 1, cosine=True
+    ):
+        stop = start + len(places)
+        others = places != np.arange(start, stop)[:, np.newaxis]
         # A row may come after k + 1 equal ones.
         others[others.all(axis=1), -1] = False
-        rows[start:stop] = found[others].reshape(-1, k)
+        rows[start:stop] = places[others].reshape(-1, k)
         cosines[start:stop] = values[others].reshape(-1, k)
         start = stop
         progress(start, count)
@@ -168,9 +109,9 @@ class Votes(NamedTuple):
       winner: class of most votes, int64 [n]; of equal numbers that of the
         nearest neighbour; -1 without any vote.
       support: the winner's fraction of the votes, float64 [n].
-      missing: fraction of the votes for the image's own class that are not
-        there, float64 [n]: 0, all that are possible; 1, none. NaN if the image
-        has no label, or no other image has it.
+      missing: fraction of the possible votes for the image's own class that it
+        did not get, float64 [n]. NaN if the image has no label, or no other
+        image has it.
     """
 
     winner: np.ndarray
@@ -184,11 +125,17 @@ class Votes(NamedTuple):
         keys = -self.support[rows], -self.missing[rows]
         return rows[np.lexsort(keys)]
 
+    def agreement(self, labels: np.ndarray) -> float | None:
+        """Returns the fraction of the judged labels that win the vote."""
+        judged = np.isfinite(self.missing)
+        wins = (self.winner == labels)[judged]
+        return float(wins.mean()) if len(wins) else None
+
 
 def vote(
     labels: np.ndarray,
     images: Distinct,
-    found: Neighbors,
+    nearest: np.ndarray,
     near: np.ndarray,
 ) -> Votes:
     """Lets the neighbours of each image vote on its label, one vote each.
@@ -199,7 +146,7 @@ def vote(
     Args:
       labels: int [n], -1 where there are none.
       images: the distinct ones of the n images.
-      found: neighbours among the distinct images [m].
+      nearest: neighbours among the distinct images, int [m, k].
       near: pairs of near copies among them, int [p, 2].
     """
     count = len(images.rows)
@@ -212,7 +159,7 @@ def vote(
     for start in range(0, n, _ROWS):
         part = slice(start, start + _ROWS)
         place, own = images.place[part], labels[part]
-        rows = found.rows[place]
+        rows = nearest[place]
         theirs = voters[rows]
         is_copy = np.isin(_codes(place[:, np.newaxis], rows, count), copies)
         valid = (theirs >= 0) & ~is_copy
@@ -222,8 +169,8 @@ def vote(
         votes = np.where(valid, same.sum(axis=2), 0)
         best = votes.argmax(axis=1)[:, np.newaxis]
         voted = valid_votes > 0
-        chosen = np.take_along_axis(theirs, best, 1)[:, 0]
-        winner[part] = np.where(voted, chosen, -1)
+        first = np.take_along_axis(theirs, best, 1)[:, 0]
+        winner[part] = np.where(voted, first, -1)
         most = np.take_along_axis(votes, best, 1)[:, 0]
         support[part] = most / np.maximum(valid_votes, 1)
         ours = (theirs == own[:, np.newaxis]).sum(axis=1)
@@ -243,43 +190,11 @@ def _codes(a: np.ndarray, b: np.ndarray, count: int) -> np.ndarray:
     return low.astype(np.int64) * count + high
 
 
-def outliers(found: Neighbors, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows, those farthest from their k nearest first, and scores.
+def outliers(cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows, those farthest from their nearest first, and scores.
 
-    A score is the mean cosine to the k nearest ones, float64.
+    A score is the mean cosine to the nearest ones, `cosines` [n, k], float64.
     """
-    scores = found.cosines[:, :k].astype(np.float64).mean(axis=1)
+    scores = cosines.astype(np.float64).mean(axis=1)
     order = np.argsort(scores, kind="stable")
     return order, scores[order]
-
-
-class Mixing(NamedTuple):
-    """Pairs of classes, the most mixed first.
-
-    `shares` are the fractions of all neighbours of class `of` that have class
-    `to`, `counts` their numbers.
-    """
-
-    of: np.ndarray
-    to: np.ndarray
-    shares: np.ndarray
-    counts: np.ndarray
-
-
-def mixing(voters: np.ndarray, found: Neighbors, k: int) -> Mixing:
-    """Counts the classes of the k nearest neighbours of each class.
-
-    `voters` are the labels of the images [m], -1 where there is none.
-    """
-    classes = int(voters.max()) + 1
-    own = np.repeat(voters, k).astype(np.int64)
-    other = voters[found.rows[:, :k].ravel()]
-    both = (own >= 0) & (other >= 0)
-    codes, counts = np.unique(
-        own[both] * classes + other[both], return_counts=True
-    )
-    of, to = codes // classes, codes % classes
-    totals = np.bincount(of, counts, classes)
-    shares = counts / totals[of]
-    order = np.lexsort((to, of, -shares))
-    return Mixing(of[order], to[order], shares[order], counts[order])

@@ -2,26 +2,32 @@
 
 import base64
 import dataclasses
-import hashlib
 import io
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import PIL.features
 import PIL.Image
 import tensorflow as tf
 
-from tf_contrastive import datasets, embedding, exporting, views
+from tf_contrastive import classifiers, datasets, embedding, exporting, views
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading, check_encoder_channels
 from tf_contrastive.embedding import output_files
 from tf_contrastive.evaluation.explore import near_copies
+from tf_contrastive.evaluation.explore.findings import Progress
 
 # Seconds between two lines of progress.
 _LOG_SECONDS = 10.0
 _BATCH = 256
+# Kinds of NumPy types of the columns of a file.
+_KINDS = {
+    "embeddings": "fiu",
+    "labels": "biufOSU",
+    "indices": "iu",
+    "paths": "OU",
+}
 # Of a thumbnail's file, and of one that the page magnifies, and its side.
 _QUALITY, _FINE, _MAGNIFIED = 75, 95, 48
 
@@ -31,13 +37,14 @@ class Split:
     """The images of a split, in order.
 
     Attributes:
-      name: of the split, or of the file of embeddings.
+      name: the split's, or the name of the file of embeddings.
       embeddings: float32 [n, D].
-      names: of the images: paths, or the split and the place in it.
+      names: the images' paths, or the split and the place in it.
       indices: places in the split, int64 [n].
-      labels: int64 [n], -1 where there are none.
+      labels: int64 [n], -1 where there are none; or str [n], "" where there
+        are none.
       label_names: a name per class, or ().
-      source: of the same images in the same order; None: they are not there.
+      source: the same images in the same order; None: they are absent.
     """
 
     name: str
@@ -49,20 +56,8 @@ class Split:
     source: datasets.Source | None
 
 
-class Pixels(NamedTuple):
-    """What is kept of the pixels of n images.
-
-    Attributes:
-      digests: int64 [n], equal for equal pixels.
-      pictures: uint8 [n, SIDE, SIDE]; see `near_copies`.
-    """
-
-    digests: np.ndarray
-    pictures: np.ndarray
-
-
-def progress(title: str) -> Callable[[int, int], None]:
-    """Returns what logs the progress of a pass, and when it will end."""
+def progress(title: str) -> Progress:
+    """Returns a function that logs the progress of a pass, and its end."""
     start = last = time.monotonic()
 
     def log(done: int, total: int) -> None:
@@ -80,7 +75,7 @@ def progress(title: str) -> Callable[[int, int], None]:
     return log
 
 
-# ---- Embeddings --------------------------------------------------------------
+# ---- From an encoder ---------------------------------------------------------
 
 
 def embed(
@@ -102,7 +97,7 @@ def embed(
         parts.append(h)
         done += len(h)
         log(done, info.num_examples)
-    return np.concatenate(parts)
+    return classifiers.check_embeddings(title, np.concatenate(parts))
 
 
 def of_source(source: datasets.Source, embeddings: np.ndarray) -> Split:
@@ -120,13 +115,11 @@ def of_source(source: datasets.Source, embeddings: np.ndarray) -> Split:
     )
 
 
-def of_file(
-    path: str,
-    reading: Reading,
-    name: str,
-    opened: datasets.Source | None = None,
-) -> Split:
-    """Reads embeddings; their images are `opened`, or those of their paths.
+# ---- From a file of embeddings -----------------------------------------------
+
+
+def of_file(path: str, reading: Reading, name: str) -> Split:
+    """Reads embeddings, and finds their images by their paths.
 
     Images that are gone, or can no longer be read, are left out, unless all
     are.
@@ -135,39 +128,19 @@ def of_file(
       path: a file of `embed`, or its shards.
       reading: how images of paths are read.
       name: of the split.
-      opened: the split that was embedded.
+
+    Raises:
+      UserError: for a file that cannot be read, or has other content.
     """
-    found = output_files.read(path)
-    h, labels = found.embeddings, found.labels
-    count = len(h)
-    if h.ndim != 2 or not h.size:
-        raise errors.UserError(
-            f"{path} has embeddings of shape {list(h.shape)}: must be [images,"
-            " features], at least one of each"
-        )
-    labels = np.full([count], -1) if labels is None else labels
-    indices = np.arange(count) if found.indices is None else found.indices
-    names: Sequence[str] = [f"{name} {i}" for i in indices]
-    rows, source = np.arange(count), None
-    if found.paths is not None:
-        names = found.paths.tolist()
-    label_names = found.label_names
-    if opened is not None:
-        total = opened.info.num_examples
-        rising = (np.diff(indices) > 0).all()
-        if not (rising and indices[0] >= 0 and indices[-1] < total):
-            raise errors.UserError(
-                f"{path} has {count:,} images with indices up to"
-                f" {indices.max():,}, and {opened.info.name}"
-                f" {opened.info.split} has {total:,}: set"
-                f" {errors.arg('dataset')} and {errors.arg('split')} that were"
-                " embedded"
-            )
-        source = opened.select(indices)
-        label_names = label_names or opened.info.label_names
-    elif found.paths is not None:
+    content = _read(path)
+    h, labels, indices, paths, label_names = content
+    rows, source = np.arange(len(h)), None
+    indices = rows if indices is None else indices.astype(np.int64)
+    names = [f"{name} {i}" for i in indices]
+    if paths is not None:
+        names = [str(one) for one in paths]
         try:
-            source = datasets.from_paths([*names], reading)
+            source = datasets.from_paths(names, reading)
         except errors.UserError as error:
             terminal.warning(f"{path}: its images are not shown: {error}")
         else:
@@ -179,48 +152,92 @@ def of_file(
         h[rows],
         [names[i] for i in rows.tolist()],
         indices[rows],
-        labels[rows].astype(np.int64),
+        np.full([len(rows)], -1) if labels is None else labels[rows],
         label_names,
         source,
     )
 
 
+def _read(path: str) -> output_files.Embeddings:
+    """Reads a file of embeddings; its labels are those of `Split`."""
+    try:
+        content = output_files.read(path)
+        rows = [len(content.embeddings)]
+        for name, kinds in _KINDS.items():
+            values = getattr(content, name)
+            if values is None:
+                continue
+            shape = values.shape[:1] if name == "embeddings" else values.shape
+            if list(shape) != rows or values.dtype.kind not in kinds:
+                raise ValueError(
+                    f"{name} of type {values.dtype}, shape {list(values.shape)}"
+                )
+        labels = content.labels
+        if labels is not None:
+            labels = _labels(labels)
+        h = classifiers.check_embeddings(path, content.embeddings)
+        return content._replace(embeddings=h, labels=labels)
+    except errors.UserError:
+        raise
+    # Files of other programs fail in any way.
+    except Exception as error:
+        raise errors.UserError(
+            f"{path} cannot be read as embeddings ({errors.first_line(error)}):"
+            " use a file that `embed` wrote, or the same arrays"
+        ) from error
+
+
+def _labels(labels: np.ndarray) -> np.ndarray:
+    """Returns the labels [n] of a file as those of `Split`.
+
+    Whole numbers from 0 are classes, -1 and NaN are none. Texts are classes,
+    empty ones are none.
+    """
+    if labels.dtype.kind in "OSU":
+        texts = [
+            "" if x is None else tf.compat.as_str(x) for x in labels.tolist()
+        ]
+        return np.array(texts, object)
+    if labels.dtype.kind == "f":
+        labels = np.where(np.isnan(labels), -1, labels)
+    bad = (labels < -1) | (labels > 2.0**62) | (np.floor(labels) != labels)
+    if bad.any():
+        raise ValueError(
+            f"label {labels[bad][0]}: labels must be whole numbers from 0, -1"
+            " for none, or texts"
+        )
+    return labels.astype(np.int64)
+
+
 # ---- Pixels ------------------------------------------------------------------
 
 
-def look(source: datasets.Source) -> Pixels:
-    """Reads the pixels of all images once."""
+def look(source: datasets.Source) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the pixels of all images once.
 
-    def keep(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    Returns:
+      (digests int64 [n], equal for equal pixels; pictures uint8 [n, SIDE,
+      SIDE], see `near_copies`).
+    """
+
+    def digest(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         image = source.decode(record)["image"]
         # 63 bits: a number of buckets is an int64.
-        digest = tf.strings.to_hash_bucket_fast(
+        number = tf.strings.to_hash_bucket_fast(
             tf.io.serialize_tensor(image), 2**63 - 1
         )
-        return digest, near_copies.small_picture(image)
+        return number, near_copies.small_picture(image)
 
-    kept = source.records.map(keep, tf.data.AUTOTUNE, deterministic=True)
+    rows = source.records.map(digest, tf.data.AUTOTUNE, deterministic=True)
     log, total, done = progress("reading pixels"), source.info.num_examples, 0
     digests = np.empty([total], np.int64)
     pictures = np.empty([total, *[near_copies.SIDE] * 2], np.uint8)
-    for few, small in kept.batch(_BATCH).prefetch(2).as_numpy_iterator():
+    for few, small in rows.batch(_BATCH).prefetch(2).as_numpy_iterator():
         digests[done : done + len(few)] = few
         pictures[done : done + len(few)] = small
         done += len(few)
         log(done, total)
-    return Pixels(digests, pictures)
-
-
-def equal_rows(embeddings: np.ndarray) -> np.ndarray:
-    """Returns int64 [n], equal for equal rows."""
-    digests = (
-        hashlib.blake2b(row.tobytes(), digest_size=8, usedforsecurity=False)
-        for row in np.ascontiguousarray(embeddings)
-    )
-    numbers = (
-        int.from_bytes(x.digest(), "little", signed=True) for x in digests
-    )
-    return np.fromiter(numbers, np.int64, len(embeddings))
+    return digests, pictures
 
 
 def thumbnails(
@@ -241,15 +258,14 @@ def thumbnails(
         small = tf.image.resize(image, tf.maximum(new, 1), antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(small), 0.0, 255.0), tf.uint8)
 
-    # Headers of WebP have 30 bytes, those of JPEG 600.
-    kind = "webp" if PIL.features.check("webp") else "jpeg"
     log, uris = progress("thumbnails"), []
     images = chosen.records.map(shrink, tf.data.AUTOTUNE, deterministic=True)
     for pixels in images.prefetch(_BATCH).as_numpy_iterator():
+        # Headers of WebP have 30 bytes, those of JPEG 600.
         file = io.BytesIO()
         quality = _FINE if max(pixels.shape[:2]) <= _MAGNIFIED else _QUALITY
-        PIL.Image.fromarray(pixels).save(file, kind, quality=quality)
+        PIL.Image.fromarray(pixels).save(file, "webp", quality=quality)
         text = base64.b64encode(file.getvalue()).decode()
-        uris.append(f"data:image/{kind};base64,{text}")
+        uris.append(f"data:image/webp;base64,{text}")
         log(len(uris), len(rows))
     return uris

@@ -10,19 +10,20 @@ import hashlib
 import html
 import importlib.resources
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tf_contrastive import datasets
 from tf_contrastive.base import files
-from tf_contrastive.evaluation.explore.report import (
-    OF_GROUP,
-    Group,
-    Report,
-)
+from tf_contrastive.evaluation.explore import images
 
-# Classes of a table of all pairs.
-_TABLE = 40
+# Lists of which the page has the first entries, and images of a group.
+_LISTS = ("exact_duplicates", "near_duplicates", "suspects", "outliers")
+_OF_GROUP = 50
+# Above so many thumbnails they are smaller: side in pixels below and above.
+_MANY, _SIDE, _SMALL_SIDE = 4_000, 96, 64
 _POLICY = (
     "default-src 'none'; img-src data:; script-src '{script}';"
     " style-src '{style}'; base-uri 'none'; form-action 'none'"
@@ -35,8 +36,20 @@ def as_text(content: Any) -> str:
     return json.dumps(plain, allow_nan=False, separators=(",", ":"))
 
 
-def write(report: Report) -> str:
-    """Returns the page."""
+def write(
+    findings: dict[str, Any],
+    splits: Sequence[images.Split],
+    listed: int,
+    queries: datasets.Source | None = None,
+) -> str:
+    """Returns the page.
+
+    Args:
+      findings: the content of explore.json; see `report`.
+      splits: the images.
+      listed: entries of a list, at most.
+      queries: the images of the queries, in their order.
+    """
     folder = importlib.resources.files(__package__)
     parts = {
         name: (folder / f"page.{name}").read_text("utf-8")
@@ -46,12 +59,12 @@ def write(report: Report) -> str:
         script=_hash(parts["js"]), style=_hash(parts["css"])
     )
     # In a script element only a "<" could end the text.
-    data = as_text(_content(report)).replace("<", "\\u003c")
+    data = as_text(_content(findings, splits, listed, queries))
     values = {
         "POLICY": html.escape(policy, quote=True),
-        "TITLE": html.escape(report.title),
+        "TITLE": html.escape(findings["title"]),
         "STYLE": parts["css"],
-        "DATA": data,
+        "DATA": data.replace("<", "\\u003c"),
         "SCRIPT": parts["js"],
     }
     text = parts["html"]
@@ -67,100 +80,61 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _content(report: Report) -> dict[str, Any]:
-    """Returns what the page shows; images are numbers of its own."""
-    shown, options = report.shown, report.options
-    number = {row: i for i, row in enumerate(shown.tolist())}
-    count = options.listed
-
-    def neighbors(rows: np.ndarray, cosines: np.ndarray) -> list[list]:
-        pairs = zip(rows.tolist(), cosines.tolist(), strict=True)
-        # Those of a neighbour may have no thumbnail here.
-        return [[number[r], round(c, 4)] for r, c in pairs if r in number]
-
-    def groups(every: list[Group]) -> list[dict[str, Any]]:
-        return [
-            {
-                "images": [number[r] for r in group.rows[:OF_GROUP].tolist()],
-                "total": len(group.rows),
-                "crosses": report.crosses(group),
-                "disagrees": report.disagrees(group),
-                "likeness": round(group.likeness, 4),
-            }
-            for group in every[:count]
+def _content(
+    findings: dict[str, Any],
+    splits: Sequence[images.Split],
+    listed: int,
+    queries: datasets.Source | None,
+) -> dict[str, Any]:
+    """Returns the findings of the images on the page, with thumbnails."""
+    lists = {name: findings.get(name, [])[:listed] for name in _LISTS}
+    items = [*lists["suspects"], *lists["outliers"]]
+    for name in ("exact_duplicates", "near_duplicates"):
+        lists[name] = [
+            group
+            | {"images": group["images"][:_OF_GROUP]}
+            | {"total": len(group["images"])}
+            for group in lists[name]
         ]
-
-    places = dict(
-        zip(report.mapped.tolist(), report.places.tolist(), strict=True)
-    )
-    content: dict[str, Any] = {
-        "title": report.title,
-        "splits": [[s.name, len(s.names)] for s in report.splits],
-        "total": len(report.names),
-        "byPixels": report.by_pixels,
-        "likeness": report.likeness,
-        "limit": report.limit,
-        "map": report.map,
-        "neighbors": options.neighbors,
-        "names": [report.names[row] for row in shown],
-        "indices": report.indices[shown],
-        "split": report.of[shown],
-        "labels": report.labels[shown],
-        "thumbnails": report.thumbnails(shown),
-        "places": [
-            [round(x, 3) for x in places[row]] if row in places else None
-            for row in shown.tolist()
-        ],
-        "near": [neighbors(*report.neighbors(row)) for row in shown.tolist()],
-        "exactGroups": groups(report.exact),
-        "exactTotal": len(report.exact),
-        "nearGroups": groups(report.near),
-        "nearTotal": len(report.near),
-        "outliers": [
-            [number[row], round(score, 4)]
-            for row, score in zip(
-                report.outliers[:count].tolist(),
-                report.scores.tolist(),
-                strict=False,
-            )
+        items += [item for group in lists[name] for item in group["images"]]
+    neighbors = findings["neighbors"]
+    ids = {*findings["map"]["ids"], *(item["id"] for item in items)}
+    ids |= {near for row in ids for near in neighbors[row]["neighbors"]}
+    for query in findings["queries"]:
+        ids |= {item["id"] for item in query["neighbors"]}
+    shown = sorted(ids)
+    side = _SMALL_SIDE if len(shown) > _MANY else _SIDE
+    uris = _thumbnails(splits, np.array(shown), side)
+    asked = []
+    if queries:
+        every = np.arange(queries.info.num_examples)
+        asked = images.thumbnails(queries, every, _SIDE)
+    return {
+        **findings,
+        **lists,
+        "totals": {name: len(findings.get(name, [])) for name in _LISTS},
+        "neighbors": [
+            neighbors[row] | {"thumbnail": uri}
+            for row, uri in zip(shown, uris, strict=True)
         ],
         "queries": [
-            {
-                "name": query.name,
-                "thumbnail": query.thumbnail,
-                "near": neighbors(query.rows, query.cosines),
-            }
-            for query in report.queries
+            query | {"thumbnail": uri}
+            for query, uri in zip(findings["queries"], asked, strict=True)
         ],
-        "classes": [],
-        "suspects": [],
     }
-    if report.votes is None or report.mixing is None:
-        return content
-    votes, mixed = report.votes, report.mixing
-    classes = int(report.labels.max()) + 1
-    pairs = [
-        [of, to, round(share, 4), number_of]
-        for of, to, share, number_of in zip(
-            *(part.tolist() for part in mixed), strict=True
-        )
-    ]
-    others = [pair for pair in pairs if pair[0] != pair[1]]
-    content |= {
-        "classes": [report.class_name(i) for i in range(classes)],
-        "voters": report.voters,
-        "agreement": report.agreement,
-        "suspectsTotal": len(report.suspects),
-        "suspects": [
-            [
-                number[row],
-                int(votes.winner[row]),
-                round(float(votes.support[row]), 4),
-                round(float(votes.missing[row]), 4),
-            ]
-            for row in report.suspects[:count].tolist()
-        ],
-        "mixing": others[:count],
-        "table": pairs if classes <= _TABLE else None,
-    }
-    return content
+
+
+def _thumbnails(
+    splits: Sequence[images.Split], rows: np.ndarray, side: int
+) -> list[str]:
+    """Returns thumbnails of rows, increasing; "" of absent images."""
+    uris, start = [], 0
+    for split in splits:
+        stop = start + len(split.names)
+        own = rows[(rows >= start) & (rows < stop)] - start
+        if split.source is None or not len(own):
+            uris += [""] * len(own)
+        else:
+            uris += images.thumbnails(split.source, own, side)
+        start = stop
+    return uris
