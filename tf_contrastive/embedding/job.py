@@ -1,7 +1,8 @@
 """Bulk embedding: every example of a split, into one file or several shards.
 
-A killed job with several shards continues at the next one: a shard's file is
-complete, or is made again. `NAME.json` identifies the job of the shards.
+`embed_shard` makes a shard, in this process or on an engine's workers. A killed
+job with several shards continues at the next one: a shard's file is complete,
+or is made again. `NAME.json` identifies the job of the shards.
 """
 
 import dataclasses
@@ -125,48 +126,6 @@ class Job:
         batches = records.flat_map(readable).batch(self.batch_size)
         return batches.prefetch(tf.data.AUTOTUNE)
 
-    def write(
-        self,
-        shard: Shard,
-        rows: np.ndarray,
-        embeddings: np.ndarray,
-        labels: np.ndarray,
-        paths: np.ndarray | None,
-    ) -> None:
-        """Writes the list of a shard's missing examples, then the shard.
-
-        Args:
-          shard: the shard.
-          rows: int [n], increasing, counted from the shard's start.
-          embeddings: float32 [n, D].
-          labels: int [n].
-          paths: of all examples of the shard, [stop - start], if known.
-        """
-        info = self.source.info
-        if missing := self.missing(shard, rows, paths):
-            files.write_json(shard.bad_path, {"missing": missing})
-        else:
-            _remove(shard.bad_path)  # Of an attempt that was killed.
-        output_files.write(
-            shard.path,
-            embeddings,
-            labels if info.has_labels else None,
-            info.label_names,
-            indices=shard.start + np.asarray(rows, np.int64),
-            paths=None if paths is None else np.asarray(paths)[rows],
-            format=self.format,
-        )
-
-    @staticmethod
-    def missing(
-        shard: Shard, rows: np.ndarray, paths: np.ndarray | None
-    ) -> list[str]:
-        """Names of a shard's examples that are not in `rows`; see `write`."""
-        rows = np.setdiff1d(np.arange(shard.stop - shard.start), rows)
-        if paths is None:
-            return [f"example {shard.start + row}" for row in rows]
-        return [tf.compat.as_str(paths[row]) for row in rows]
-
     def check_bad(self, bad: Sequence[str]) -> None:
         """Raises `UserError` for more unreadable images than allowed."""
         if len(bad) <= self.max_bad_images:
@@ -264,13 +223,13 @@ def _remove(path: str) -> None:
         tf.io.gfile.remove(path)
 
 
-# ---- On one machine ----------------------------------------------------------
+# ---- Shards ------------------------------------------------------------------
 
 
 def run(
     job: Job, encoder: Callable[..., tf.Tensor], shards: Sequence[Shard]
 ) -> None:
-    """Embeds shard after shard, and writes each when it is complete.
+    """Embeds shard after shard in this process.
 
     Raises:
       UserError: if too many images cannot be read, or a file cannot be written.
@@ -280,17 +239,33 @@ def run(
     bad = bad_images(job)
     for shard in shards:
         part = job.source.select(np.arange(shard.start, shard.stop))
-        rows, embeddings, labels, paths = embed(job, embedder, part)
-        bad += job.missing(shard, rows, paths)
-        job.check_bad(bad)
-        job.write(shard, rows, embeddings, labels, paths)
+        bad += embed_shard(job, embedder, shard, part, bad)
         terminal.info(f"{shard.path}: {shard.stop:,} of {total:,} examples")
 
 
-def embed(
-    job: Job, embedder: embedding.Embedder, part: datasets.Source
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Embeds a part: (rows, embeddings, labels, paths) for `Job.write`."""
+def embed_shard(
+    job: Job,
+    embedder: embedding.Embedder,
+    shard: Shard,
+    part: datasets.Source,
+    bad: Sequence[str] = (),
+) -> list[str]:
+    """Embeds a shard, and writes the list of its missing images and its file.
+
+    Args:
+      job: the job.
+      embedder: of its encoder.
+      shard: one of `job.shards`.
+      part: its examples.
+      bad: names of images that other shards lack.
+
+    Returns:
+      Names of the images that cannot be read.
+
+    Raises:
+      UserError: if there are too many of them, a file changed or cannot be
+        written.
+    """
     try:
         batches = list(embedder(job.batches(part), job.images_at_a_time))
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
@@ -307,4 +282,26 @@ def embed(
         ((h, *_),) = embedder([(zeros,)])
         batches = [(h[:0], no_rows, no_rows)]
     embeddings, rows, labels = map(np.concatenate, zip(*batches, strict=True))
-    return rows, embeddings, labels, part.columns().get("path")
+    paths = part.columns().get("path")
+    missing = [
+        f"example {shard.start + row}"
+        if paths is None
+        else tf.compat.as_str(paths[row])
+        for row in np.setdiff1d(np.arange(shard.stop - shard.start), rows)
+    ]
+    job.check_bad([*bad, *missing])
+    if missing:
+        files.write_json(shard.bad_path, {"missing": missing})
+    else:
+        _remove(shard.bad_path)  # Of an attempt that was killed.
+    info = job.source.info
+    output_files.write(
+        shard.path,
+        embeddings,
+        labels if info.has_labels else None,
+        info.label_names,
+        indices=shard.start + np.asarray(rows, np.int64),
+        paths=None if paths is None else np.asarray(paths)[rows],
+        format=job.format,
+    )
+    return missing

@@ -1,7 +1,7 @@
-"""A worker's share of a job, on any engine: it embeds a shard as `job.run`.
+"""A shard on a worker of any engine: `job.embed_shard`, and what it needs.
 
-What a worker needs is checked when it embeds its first shard. Engines may run a
-shard twice, also at the same time: its file is whole, and the first one stays.
+What a worker lacks is reported when it embeds its first shard. Engines may run
+a shard twice: its file is written whole, and has the same content.
 """
 
 import contextlib
@@ -11,38 +11,22 @@ import importlib.metadata
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-import tf_contrastive
 from tf_contrastive import datasets, embedding
-from tf_contrastive.base import errors, files
+from tf_contrastive.base import errors, files, installation
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets.source import Files, in_files, in_memory
 from tf_contrastive.embedding import job as jobs
 from tf_contrastive.embedding import output_files
 
-# Variables that change what TensorFlow computes.
-VARIABLES = (
-    "NVIDIA_TF32_OVERRIDE",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-    "ONEDNN_MAX_CPU_ISA",
-    "TF_DETERMINISTIC_OPS",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "TF_USE_LEGACY_KERAS",
-    "TF_XLA_FLAGS",
-    "XLA_FLAGS",
-)
-# They decode images, or write files.
-_PACKAGES = ("Pillow", "pillow-heif", "pyarrow")
 _PROBES = 8  # Images whose embeddings are compared.
-_PATHS = (
-    20  # Files looked for, at most, before a shard's are said to be absent.
-)
+# Files looked for, at most, before a shard's are reported as absent.
+_PATHS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +69,13 @@ def parts(job: jobs.Job, shards: Sequence[jobs.Shard]) -> Iterator[Part]:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What all workers of a job get, and how they embed a part.
+    """What all workers of a job get.
 
     Attributes:
       token: path of a file beside the output, another one for each job.
       job: without the examples of its source.
       saved_model: export that workers can read.
-      versions, variables: those of the process that started the job.
+      versions: of the process that started the job.
       probe: what its encoder makes of `_probe`, float32 [n, D].
     """
 
@@ -99,15 +83,10 @@ class Work:
     job: jobs.Job = dataclasses.field(compare=False)
     saved_model: str = dataclasses.field(compare=False)
     versions: dict[str, str] = dataclasses.field(compare=False)
-    variables: dict[str, str] = dataclasses.field(compare=False)
     probe: np.ndarray = dataclasses.field(compare=False)
 
-    def embed(self, part: Part, threads: int = 0) -> str:
+    def embed(self, part: Part) -> str:
         """Writes a part's file, unless another attempt has done so.
-
-        Args:
-          part: one of `parts`.
-          threads: of TensorFlow; 0: one for each core.
 
         Returns:
           A warning about this worker, or an empty string.
@@ -116,36 +95,24 @@ class Work:
           UserError: if this worker is unlike the process that started the job,
             or a file cannot be read or written.
         """
-        embedder, warning = _embedder(self, threads)
-        if not self._is_done(part):
-            rows = jobs.embed(self.job, embedder, part.open(self.job))
-            if not self._is_done(part):
-                self.job.write(part.shard, *rows)
+        embedder, warning = _embedder(self)
+        # A single file may be an old one.
+        if not (self.job.shard_size and files.exists(part.shard.path)):
+            source = part.open(self.job)
+            jobs.embed_shard(self.job, embedder, part.shard, source)
         return warning
-
-    def _is_done(self, part: Part) -> bool:
-        """Whether the file is of this job; a single file may be an old one."""
-        return bool(self.job.shard_size) and files.exists(part.shard.path)
 
     def check(self) -> None:
         """Raises `UserError` if this process cannot do what the first did."""
-        own = {**_versions(), **_variables()}
-        for name, value in {**self.versions, **self.variables}.items():
-            if own[name] != value:
+        for name, own in _versions().items():
+            if own != self.versions[name]:
                 raise errors.UserError(
-                    f"{name} is {own[name]} on the worker {_host()}, and"
-                    f" {value} where the job was started: make them equal"
+                    f"{name} is {own} on the worker {socket.gethostname()}, and"
+                    f" {self.versions[name]} where the job was started: make"
+                    " them equal"
                 )
-        for kind, path in (
-            ("the folder of the output", self.token),
-            ("the encoder's export", f"{self.saved_model}/saved_model.pb"),
-        ):
-            if not files.exists(path):
-                raise errors.UserError(
-                    f"{os.path.dirname(path)}, {kind}, is not on the worker"
-                    f" {_host()} what it is where the job was started: use a"
-                    " folder that all workers share"
-                )
+        _check_present([self.token])
+        _check_present([f"{self.saved_model}/saved_model.pb"])
 
 
 @contextlib.contextmanager
@@ -153,14 +120,8 @@ def work(
     job: jobs.Job, saved_model: str, encoder: Callable[..., tf.Tensor]
 ) -> Iterator[Work]:
     """Yields what the workers of a job get; its token exists meanwhile."""
-    source = dataclasses.replace(
-        job.source,
-        records=None,
-        arrays=None,
-        files=None,
-        paths=None,
-        digests=None,
-    )
+    absent = ("records", "arrays", "files", "paths", "digests")
+    source = dataclasses.replace(job.source, **dict.fromkeys(absent))
     with files.partial(job.output) as token:
         files.write(token, "", output_files.ADVICE)
         yield Work(
@@ -168,7 +129,6 @@ def work(
             dataclasses.replace(job, source=source),
             saved_model,
             _versions(),
-            _variables(),
             _probe(job, embedding.Embedder(encoder)),
         )
 
@@ -183,15 +143,12 @@ def user_error(text: str) -> errors.UserError | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _embedder(work: Work, threads: int) -> tuple[embedding.Embedder, str]:
+def _embedder(work: Work) -> tuple[embedding.Embedder, str]:
     """Checks the worker and loads the model, once in a process.
 
     Returns:
       The embedder and a warning, see `Work.embed`.
     """
-    if threads:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
     work.check()
     embedder = embedding.Embedder(tf.saved_model.load(work.saved_model))
     probe = _probe(work.job, embedder)
@@ -199,8 +156,8 @@ def _embedder(work: Work, threads: int) -> tuple[embedding.Embedder, str]:
         return embedder, ""
     difference = np.abs(probe - work.probe).max() / np.abs(work.probe).max()
     return embedder, (
-        f"the worker {_host()} is another kind of machine: its embeddings of"
-        f" the same images differ by {difference:.1e} of the largest value"
+        f"the worker {socket.gethostname()} computes otherwise: its embeddings"
+        f" of the same images differ by {difference:.1e} of the largest value"
     )
 
 
@@ -222,8 +179,9 @@ def _check_present(paths: Sequence[Any] | np.ndarray) -> None:
     first = [tf.compat.as_str(path) for path in paths[:_PATHS]]
     if first and not any(map(files.exists, first)):
         raise errors.UserError(
-            f"{first[0]} is not on the worker {_host()}: use a folder that all"
-            " workers share"
+            f"{os.path.dirname(first[0])} is not on the worker"
+            f" {socket.gethostname()} what it is where the job was started: use"
+            " a folder that all workers share"
         )
 
 
@@ -236,22 +194,8 @@ def _probe(job: jobs.Job, embedder: embedding.Embedder) -> np.ndarray:
 
 
 def _versions() -> dict[str, str]:
-    versions = {
-        "Python": "{}.{}".format(*sys.version_info),
-        "tf_contrastive": tf_contrastive.__version__,
+    return {
+        "tf_contrastive": installation.VERSION,
         "tensorflow": tf.__version__,
+        "Pillow": importlib.metadata.version("Pillow"),
     }
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "absent"
-    return versions
-
-
-def _variables() -> dict[str, str]:
-    return {name: os.environ.get(name, "unset") for name in VARIABLES}
-
-
-def _host() -> str:
-    return socket.gethostname()
