@@ -121,7 +121,8 @@ def work(
 ) -> Iterator[Work]:
     """Yields what the workers of a job get; its token exists meanwhile."""
     absent = ("records", "arrays", "files", "paths", "digests")
-    source = dataclasses.replace(job.source, **dict.fromkeys(absent))
+    without: dict[str, Any] = dict.fromkeys(absent)
+    source = dataclasses.replace(job.source, **without)
     with files.partial(job.output) as token:
         files.write(token, "", output_files.ADVICE)
         yield Work(
