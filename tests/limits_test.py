@@ -70,7 +70,7 @@ _COUNTS = {
         " transfer_batch_size transfer_steps transfer_scratch_steps"
         " random_directions transforms_hidden tsne_classes kmeans_images"
         " neighbors robustness_k votes listed max_body_bytes max_queue"
-        " max_connections pack_file_images"
+        " pack_file_images"
     ),
     (2, 2**31 - 1): (
         "projection_output batch_size view_examples contrastive_batch_size"
@@ -87,7 +87,6 @@ _COUNTS = {
     ),
     (0, 1): "first_label",
     (0, 65_535): "port",
-    (1, 1024): "batch_threads",
     (1, 65_536): "max_batch_size",
     (1, 16): "randaugment_layers",
     (2, 4): "projection_layers",
@@ -123,9 +122,8 @@ _NUMBERS = {
         "validation_fraction test_fraction drop_path finetune_drop_path"
     ),
     (0, 30): "randaugment_magnitude",
-    (0, 60_000): "batch_timeout_ms",
     (_ABOVE_0, 86_400): (
-        "poll_seconds read_seconds request_seconds stop_seconds"
+        "request_seconds"
     ),
     (1e-4, 1e4): "temperature",
     (0, 0.99): "tau_plus",
