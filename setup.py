@@ -83,7 +83,11 @@ EXTRAS_REQUIRE = {
     # --tpu-compile installs it in an environment of its own.
     "tpu-compile": ["jax>=0.10,<0.13", "libtpu>=0.0.52,<0.1"],
     # `serve` depends on how uvicorn handles a connection.
-    "serve": ["uvicorn>=0.54,<0.60", "starlette>=0.46,<2"],
+    "serve": [
+        "uvicorn>=0.54,<0.60",
+        "starlette>=0.46,<2",
+        "prometheus_client>=0.20,<1",
+    ],
     # For published checkpoints in files of PyTorch. Older versions execute some
     # files despite `weights_only` (CVE-2025-32434).
     "torch": ["torch>=2.6,<3"],

@@ -70,7 +70,7 @@ _COUNTS = {
         " transfer_batch_size transfer_steps transfer_scratch_steps"
         " random_directions transforms_hidden tsne_classes kmeans_images"
         " neighbors robustness_k listed max_body_bytes max_queue"
-        " max_connections pack_file_images"
+        " pack_file_images"
     ),
     (2, 2**31 - 1): (
         "batch_size view_examples contrastive_batch_size"
@@ -91,7 +91,6 @@ _COUNTS = {
     (2, 65_536): "projection_output",
     (0, 1): "first_label",
     (0, 65_535): "port",
-    (1, 1024): "batch_threads",
     (1, 65_536): "max_batch_size",
     (1, 16): "randaugment_layers",
     (2, 4): "projection_layers",
@@ -127,10 +126,7 @@ _NUMBERS = {
         "validation_fraction test_fraction drop_path finetune_drop_path"
     ),
     (0, 30): "randaugment_magnitude",
-    (0, 60_000): "batch_timeout_ms",
-    (_ABOVE_0, 86_400): (
-        "poll_seconds read_seconds request_seconds stop_seconds"
-    ),
+    (_ABOVE_0, 86_400): ("request_seconds"),
     (1e-4, 1e4): "temperature",
     (0, 0.99): "tau_plus",
     (0, 1000): "beta",

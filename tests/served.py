@@ -1,6 +1,7 @@
-"""Servers of `serve` in processes of their own, their exports and clients."""
+"""Exports, servers in processes of their own, and clients."""
 
 import contextlib
+import gzip
 import http.client
 import json
 import os
@@ -18,6 +19,7 @@ from tf_contrastive import exporting
 
 _ROOT = Path(__file__).resolve().parents[1]
 SIZE = 12
+PREDICT = "/v1/models/encoder:predict"
 
 
 def export(folder, seed=0):
@@ -37,119 +39,92 @@ def export(folder, seed=0):
     return exporting.export(parts, str(folder), head=head, images=images)
 
 
-class _Other(tf.Module):
-    """Signatures that exports of the package do not have."""
-
-    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32, "x")])
-    def half_plus_two(self, x):
-        return {"y": 0.5 * x + 2.0}
-
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32, "steps")])
-    def slow(self, steps):
-        """Takes some milliseconds for each step."""
-        value = tf.random.stateless_normal([400, 400], [0, 1])
-        for _ in tf.range(steps):
-            value = tf.math.tanh(value @ value)
-        return {"value": value[0, 0]}
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
-    def mean(self, x):
-        """Its rows depend on each other."""
-        return {"y": x - tf.reduce_mean(x)}
-
-
-def export_other(folder, version="00000123"):
-    """Writes a SavedModel that is not of the package."""
-    module = _Other()
-    signatures = {
-        "serving_default": module.half_plus_two,
-        "slow": module.slow,
-        "mean": module.mean,
+def scale_weights(version, factor):
+    """Multiplies the weights of an export's version."""
+    prefix = f"{version}/variables/variables"
+    reader = tf.train.load_checkpoint(prefix)
+    values = {
+        name: reader.get_tensor(name) * np.float32(factor)
+        if dtype.is_floating
+        else reader.get_tensor(name)
+        for name, dtype in reader.get_variable_to_dtype_map().items()
     }
-    tf.saved_model.save(module, f"{folder}/{version}", signatures=signatures)
-    return str(folder)
+    slices = len(values) * [""]
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=[*values],
+        shape_and_slices=slices,
+        tensors=[*values.values()],
+    )
 
 
-class Server:
-    """A running server.
+class Client:
+    """A client of a server at a port of this machine."""
 
-    Attributes:
-      port: of 127.0.0.1.
-      process: its process.
-      first_line: that it printed.
-    """
+    def __init__(self, port):
+        self.port = port
 
-    def __init__(self, process, first_line):
-        self.process, self.first_line = process, first_line
-        self.port = int(re.search(r":(\d+)/v1/", first_line)[1])
+    def connection(self):
+        return socket.create_connection(("127.0.0.1", self.port), 20)
 
-    def connect(self, timeout=60):
-        return http.client.HTTPConnection(
-            "127.0.0.1", self.port, timeout=timeout
-        )
-
-    def ask(self, method, path, body=None, headers=None, timeout=60):
+    def ask(self, method, path, body=None, headers=None):
         """Returns status, headers and body, read as JSON if it is."""
         if isinstance(body, dict):
             body = json.dumps(body)
-        connection = self.connect(timeout)
-        try:
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=60
+        )
+        with contextlib.closing(connection):
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
             content = answer.read()
-        finally:
-            connection.close()
+        if answer.headers["Content-Encoding"] == "gzip":
+            content = gzip.decompress(content)
         if answer.headers["Content-Type"] == "application/json":
             content = json.loads(content)
         return answer.status, answer.headers, content
 
-    def predict(self, body, path="/v1/models/encoder:predict"):
+    def predict(self, body, path=PREDICT):
         """Returns the answer to a prediction, which must succeed."""
         status, _, content = self.ask("POST", path, body)
         assert status == 200, content
         return content
 
-    def send(self, data, timeout=20, end=False):
+    def send(self, data):
         """Sends bytes and returns all that comes until the server closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout) as s:
+        with self.connection() as client:
+            received = b""
             with contextlib.suppress(ConnectionError):
-                s.sendall(data)
-                if end:
-                    s.shutdown(socket.SHUT_WR)
-            return receive(s)
+                client.sendall(data)
+                while part := client.recv(1 << 16):
+                    received += part
+            return received
 
-    def metrics(self):
-        """Returns the values at /metrics by name and labels."""
+    def metric(self, name, labels=""):
+        """Returns a value at /metrics, 0 if it is absent."""
         _, _, content = self.ask("GET", "/metrics")
-        lines = content.decode().splitlines()
-        pairs = [x.rsplit(" ", 1) for x in lines if not x.startswith("#")]
-        return {name: float(value) for name, value in pairs}
+        name = re.escape(f"tf_contrastive_serve_{name}{labels} ")
+        match = re.search(rf"^{name}(\S+)$", content.decode(), re.MULTILINE)
+        return float(match[1]) if match else 0.0
 
-    def stop(self, number):
-        """Sends a signal; returns the exit status and what was on stderr."""
-        self.process.send_signal(number)
-        _, stderr = self.process.communicate(timeout=60)
-        return self.process.returncode, stderr
-
-
-def receive(connection):
-    """Returns what comes until the other side closes or resets."""
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        while part := connection.recv(1 << 16):
-            received += part
-    return received
-
-
-def command(*words):
-    return [sys.executable, "-m", "tf_contrastive", "serve", *words]
+    def versions(self):
+        """Returns version -> (state, error)."""
+        _, _, content = self.ask("GET", "/v1/models/encoder")
+        return {
+            int(row["version"]): (row["state"], row["status"]["error_message"])
+            for row in content["model_version_status"]
+        }
 
 
 @contextlib.contextmanager
 def server(folder, *words):
-    """Runs a server until the end of the block."""
+    """Runs `serve` until the end of the block; gives a client.
+
+    The client has the attributes `process` and `first_line`, which it printed.
+    """
+    command = [sys.executable, "-m", "tf_contrastive", "serve", "--port=0"]
     process = subprocess.Popen(
-        command(f"--saved_model={folder}", "--port=0", *words),
+        [*command, f"--saved_model={folder}", *words],
         cwd=_ROOT,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         stdout=subprocess.PIPE,
@@ -159,7 +134,9 @@ def server(folder, *words):
     try:
         line = process.stdout.readline()
         assert line, process.stderr.read()
-        yield Server(process, line)
+        client = Client(int(re.search(r":(\d+)/v1/", line)[1]))
+        client.process, client.first_line = process, line
+        yield client
     finally:
         process.kill()
         process.communicate()

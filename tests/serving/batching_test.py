@@ -8,56 +8,59 @@ import numpy as np
 from tf_contrastive.serving.batching import Batcher
 
 
-def _rows(values):
-    return {"x": np.array(values, np.float32)}
-
-
 async def _compute(requests, max_rows, cancelled=()):
-    """Computes requests while the first one holds the only thread.
+    """Computes requests of (kind, rows) while the first one holds the thread.
 
     Returns the batches, and the outputs or errors.
     """
     batches, release = [], threading.Event()
 
-    def call(inputs):
-        batches.append(inputs["x"].tolist())
+    def call(rows):
+        batches.append(rows.tolist())
         assert release.wait(20)
-        if -1 in inputs["x"]:
+        if -1 in rows:
             raise ValueError("a bad row")
-        return {"y": 2 * inputs["x"]}
+        return {"y": 2 * rows}
 
-    batcher = Batcher(max_rows, 0.0, 1, lambda rows: None)
+    batcher = Batcher(max_rows, threads=1)
     tasks = []
-    for values in ([0], *requests):
-        work = batcher.compute("kind", call, _rows(values), True)
+    for kind, values in (("a", [0]), *requests):
+        rows = np.array(values, np.float32)
+        work = batcher.compute(kind, call, rows)
         tasks.append(asyncio.create_task(work))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
     for i in cancelled:
         tasks[1 + i].cancel()
     await asyncio.sleep(0)
     release.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert batcher.depth() == 0
-    batcher.close()
     return batches[1:], [
         r["y"].tolist() if isinstance(r, dict) else type(r) for r in results[1:]
     ]
 
 
-def _run(*arguments):
-    return asyncio.run(_compute(*arguments))
+def _run(requests, *arguments):
+    return asyncio.run(_compute([("a", r) for r in requests], *arguments))
 
 
-def test_requests_that_wait_are_joined():
+def test_requests_that_wait_are_joined_up_to_the_limit():
     batches, results = _run([[1], [2, 3], [4]], 3)
     assert batches == [[1, 2, 3], [4]]
     assert results == [[2], [4, 6], [8]]
+    assert _run([[1], [2]], 1)[0] == [[1], [2]]
 
 
 def test_a_large_request_is_divided():
     batches, results = _run([[1, 2, 3, 4, 5]], 2)
     assert batches == [[1, 2], [3, 4], [5]]
     assert results == [[2, 4, 6, 8, 10]]
+
+
+def test_only_requests_of_a_kind_and_a_size_are_joined():
+    requests = [("a", [1]), ("b", [2]), ("a", [3]), ("a", [[4]]), ("b", [5])]
+    batches, results = asyncio.run(_compute(requests, 8))
+    assert batches == [[1, 3], [2, 5], [[4]]]
+    assert results == [[2], [4], [6], [[8]], [10]]
 
 
 def test_a_request_that_fails_fails_alone():
@@ -70,3 +73,29 @@ def test_what_is_cancelled_before_it_begins_is_dropped():
     batches, results = _run([[1], [2], [3]], 4, [1])
     assert batches == [[1, 3]]
     assert results == [[2], asyncio.CancelledError, [6]]
+
+
+def test_two_batches_are_computed_at_a_time():
+    async def begun():
+        count, release = [], threading.Event()
+
+        def call(rows):
+            count.append(len(rows))
+            release.wait(20)
+            return {"y": rows}
+
+        batcher = Batcher(8)
+        row = np.zeros([1])
+        work = [batcher.compute(i, call, row) for i in range(3)]
+        tasks = asyncio.gather(*work)
+        await asyncio.sleep(0.2)
+        before = len(count)
+        release.set()
+        await tasks
+        return before, len(count)
+
+    assert asyncio.run(begun()) == (2, 3)
+
+
+def test_no_rows_have_no_outputs():
+    assert _run([np.zeros([0, 2])], 4) == ([[]], [[]])

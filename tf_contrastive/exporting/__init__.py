@@ -37,13 +37,15 @@ from tf_contrastive.exporting.tensorflow_serving import (
 )
 from tf_contrastive.exporting.tflite_onnx import check_installed, compare
 from tf_contrastive.exporting.versioning import (
-    complete,
+    GRAPH_FILE,
+    folders,
     is_complete,
     versions,
 )
 
 __all__ = [
     "DETAILS_FILE",
+    "GRAPH_FILE",
     "KERAS_FILE",
     "PartialExportError",
     "Parts",
@@ -53,12 +55,12 @@ __all__ = [
     "as_jpeg",
     "check_installed",
     "compare",
-    "complete",
     "copy_weights",
     "details",
     "export",
     "find",
     "find_published",
+    "folders",
     "format_rows",
     "image_shape",
     "is_complete",

@@ -16,8 +16,11 @@ from tf_contrastive.base import files
 GRAPH_FILE = "saved_model.pb"
 
 
-def _folders(base: str) -> dict[int, str]:
-    """Returns the folders of versions, as 7 or 00000007, the oldest first."""
+def folders(base: str) -> dict[int, str]:
+    """Returns the folders of versions, as 7 or 00000007, the oldest first.
+
+    Incomplete ones are included.
+    """
     names = tf.io.gfile.listdir(base) if tf.io.gfile.isdir(base) else []
     # Object stores list folders with a slash at the end.
     names = [name.rstrip("/") for name in names]
@@ -27,12 +30,7 @@ def _folders(base: str) -> dict[int, str]:
 
 def versions(base: str) -> list[int]:
     """Returns the versions in a folder, incomplete ones included."""
-    return list(_folders(base))
-
-
-def complete(base: str) -> dict[int, str]:
-    """Returns the folders of complete versions, the oldest first."""
-    return {n: path for n, path in _folders(base).items() if is_complete(path)}
+    return list(folders(base))
 
 
 def is_complete(path: str) -> bool:
@@ -42,7 +40,7 @@ def is_complete(path: str) -> bool:
 
 def newest(path: str) -> str | None:
     """Returns the SavedModel at `path` or its newest version, or None."""
-    for folder in (path, *reversed(_folders(path).values())):
+    for folder in (path, *reversed(folders(path).values())):
         if is_complete(folder):
             return folder
     return None

@@ -1,195 +1,136 @@
 """The paths of TensorFlow Serving's REST API, and of operations."""
 
 import asyncio
-import concurrent.futures
+import contextlib
 import re
 import time
-import urllib.parse
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-import psutil
+import prometheus_client
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from tf_contrastive.base import errors, terminal
-from tf_contrastive.config.serving import Batching, Limits
-from tf_contrastive.serving import rest
+from tf_contrastive.base import terminal
+from tf_contrastive.config.serving import Serving
+from tf_contrastive.serving import metrics, rest
 from tf_contrastive.serving.batching import Batcher
-from tf_contrastive.serving.metrics import Metrics
 from tf_contrastive.serving.rest import RestError
 from tf_contrastive.serving.saved_model import SavedModel
 from tf_contrastive.serving.versions import Versions
 
 T = TypeVar("T")
-# As TensorFlow Serving reads paths.
-_MODEL = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
-_PREDICT = re.compile(_MODEL + r":(predict|classify|regress)", re.IGNORECASE)
-_STATUS = re.compile(_MODEL + r"(/metadata)?", re.IGNORECASE)
+# For a client to send its headers, or a body; also of an idle connection.
+READ_SECONDS = 10
+# A version is an int64.
+_MODEL = r"/v1/models/([^/:]+)(?:/versions/(\d{1,18}))?"
+_PREDICT = re.compile(_MODEL + ":predict")
+_STATUS = re.compile(_MODEL + "(/metadata)?")
 # Largest bodies that all requests hold together, at most.
 _BODIES = 8
 # Bytes of JSON, and numbers of arrays, that are converted at once. More would
 # keep other requests waiting.
 _SMALL_BODY, _SMALL_ARRAY = 2**16, 2**13
-_RETRY = {"Retry-After": "1"}
-_CLOSE = {"Connection": "close"}
-_JSON, _PLAIN = "application/json", "text/plain"
-
-
-class _GoneError(Exception):
-    """A client has closed its connection."""
+# Status -> headers of a response.
+_METRICS_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+_HEADERS = {408: {"Connection": "close"}, 503: {"Retry-After": "1"}}
 
 
 class App:
     """Answers requests, in one event loop.
 
     Args:
-      name: of the model.
+      serving: the model's name, and the limits.
       versions: of the model, already loaded.
-      batching: how requests are joined.
-      limits: what is refused.
 
     Attributes:
       asgi: the application.
-      stopping: whether new predictions are refused.
     """
 
-    def __init__(
-        self, name: str, versions: Versions, batching: Batching, limits: Limits
-    ) -> None:
-        self._name, self._versions, self._limits = name, versions, limits
-        self._metrics = Metrics()
-        self._batcher = Batcher(
-            batching.max_batch_size,
-            batching.batch_timeout_ms / 1000,
-            batching.batch_threads,
-            self._metrics.batch,
-        )
-        # Converts large JSON; more threads would only share Python's lock.
-        self._pool = concurrent.futures.ThreadPoolExecutor(2)
-        # Predictions at hand, and the bytes of their bodies.
+    def __init__(self, serving: Serving, versions: Versions) -> None:
+        self._serving, self._versions = serving, versions
+        # Predictions that are read or computed, and the bytes of their bodies.
         self._active = self._bytes = 0
-        self.stopping = False
+        self._batcher = Batcher(serving.max_batch_size)
+        metrics.ACTIVE.set_function(lambda: self._active)
+        metrics.VERSION.set_function(lambda: versions.number)
         self.asgi = Starlette(
             routes=[
                 Route("/healthz", self._show_health),
-                Route("/readyz", self._show_readiness),
                 Route("/metrics", self._show_metrics),
                 Mount("/", self._answer),
             ],
-            exception_handlers={HTTPException: self._refuse},
+            middleware=[
+                Middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
+            ],
+            lifespan=self._follow,
         )
 
-    def close(self) -> None:
-        """Ends its threads."""
-        self._batcher.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    # ---- Operations ---------------------------------------------------------
+    @contextlib.asynccontextmanager
+    async def _follow(self, app: Starlette) -> AsyncIterator[None]:
+        """Replaces versions while the application runs."""
+        del app
+        following = asyncio.create_task(self._versions.follow())
+        yield
+        following.cancel()
 
     async def _show_health(self, request: Request) -> Response:
         del request
-        return Response("ok\n", media_type=_PLAIN)
-
-    async def _show_readiness(self, request: Request) -> Response:
-        del request
-        if self.stopping or not self._versions.numbers():
-            return Response("not ready\n", 503, media_type=_PLAIN)
-        return Response("ok\n", media_type=_PLAIN)
+        return Response("ok\n", media_type="text/plain")
 
     async def _show_metrics(self, request: Request) -> Response:
         del request
-        served = self._versions.numbers()
-        text = self._metrics.text(
-            {
-                "requests_active": ("Predictions at hand.", self._active),
-                "queue_depth": (
-                    "Requests, or parts of large ones, that wait to be"
-                    " computed.",
-                    self._batcher.depth(),
-                ),
-                "model_version": (
-                    "The newest version that is served, or -1.",
-                    served[0] if served else -1,
-                ),
-                "resident_memory_bytes": (
-                    "Memory of the process.",
-                    psutil.Process().memory_info().rss,
-                ),
-            }
-        )
-        return Response(text, media_type=f"{_PLAIN}; version=0.0.4")
-
-    async def _refuse(self, request: Request, error: Exception) -> Response:
-        """Answers what no route takes, such as another method."""
-        del request
-        assert isinstance(error, HTTPException)
-        return Response(
-            rest.error(error.detail),
-            error.status_code,
-            error.headers,
-            media_type=_JSON,
-        )
-
-    # ---- TensorFlow Serving's API -------------------------------------------
+        text = prometheus_client.generate_latest()
+        return Response(text, headers={"Content-Type": _METRICS_TYPE})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request to another path, and counts it."""
         start, kind = time.monotonic(), "other"
-        method, path = scope["method"], scope["raw_path"].decode("ascii")
-        headers: dict[str, str] = {}
+        method, path = scope["method"], scope["path"]
         try:
             if method == "POST" and (match := _PREDICT.fullmatch(path)):
-                kind = match[4].lower()
-                number = self._version(*match.groups()[:3])
-                status = 200
-                body = await self._predict(
-                    Request(scope, receive), number, kind
-                )
+                kind = "predict"
+                number = self._version(match)
+                request = Request(scope, receive)
+                status, body = 200, await self._predict(request, number)
             elif method == "GET" and (match := _STATUS.fullmatch(path)):
-                kind = "metadata" if match[4] else "status"
-                number = self._version(*match.groups()[:3])
+                kind = "metadata" if match[3] else "status"
+                number = self._version(match)
                 status, body = 200, self._describe(number, kind)
-            elif path.lower().startswith("/v1/"):
-                raise RestError(400, f"Malformed request: {method} {path}")
             else:
-                raise RestError(404, f"Not found: {method} {path}")
-        except _GoneError:
+                is_api = path.startswith("/v1/")
+                raise RestError(
+                    400 if is_api else 404,
+                    f"{method} {path[:99]} is not served: use POST"
+                    " /v1/models/NAME:predict, GET /v1/models/NAME or GET"
+                    " /v1/models/NAME/metadata, for one version with"
+                    " /versions/NUMBER after the name",
+                )
+        except ClientDisconnect:
             status, body = 499, b""
         except RestError as error:
-            status, body = error.status, rest.error(str(error))
-            headers = error.headers
+            status, body = error.status, rest.as_json({"error": str(error)})
         except Exception as error:
             terminal.warning(f"{method} {path}: {error!r}")
-            status, body = 500, rest.error(errors.first_line(error))
-        self._metrics.request(kind, status, time.monotonic() - start)
-        response = Response(body, status, headers, media_type=_JSON)
+            status, body = 500, rest.as_json({"error": repr(error)})
+        metrics.REQUESTS.labels(kind, status).inc()
+        if kind == "predict" and status == 200:
+            metrics.SECONDS.observe(time.monotonic() - start)
+        headers = _HEADERS.get(status)
+        response = Response(body, status, headers, "application/json")
         await response(scope, receive, send)
 
-    def _version(
-        self, name: str, number: str | None, label: str | None
-    ) -> int | None:
+    def _version(self, match: re.Match[str]) -> int | None:
         """Returns the version that a path names, if any."""
-        name = urllib.parse.unquote(name)
-        if name != self._name:
-            asked = (
-                f"Specific({name}, {number})" if number else f"Latest({name})"
-            )
-            raise RestError(404, f"Servable not found for request: {asked}")
-        if label:
-            raise RestError(
-                400,
-                "Unrecognized servable version label:"
-                f" {urllib.parse.unquote(label)}: this server has no labels,"
-                " use /versions/NUMBER",
-            )
-        if number and int(number) >= 2**63:
-            raise RestError(400, f"Failed to convert version: {number}")
-        return int(number) if number else None
+        name = self._serving.model_name
+        if match[1] != name:
+            raise RestError(404, f"there is no model {match[1]}: use {name}")
+        return int(match[2]) if match[2] else None
 
     def _describe(self, number: int | None, kind: str) -> bytes:
         """Returns the status of versions, or the metadata of one."""
@@ -198,130 +139,94 @@ class App:
             return rest.as_json({"model_version_status": status})
         with self._versions.using(number) as (served, model):
             spec = {
-                "name": self._name,
+                "name": self._serving.model_name,
                 "signature_name": "",
                 "version": str(served),
             }
             # Twice: a map in a message of the same name.
-            signatures = {"signature_def": {"signature_def": model.metadata}}
-            return rest.as_json({"model_spec": spec, "metadata": signatures})
+            signatures = {"signature_def": model.metadata}
+            metadata = {"signature_def": signatures}
+            return rest.as_json({"model_spec": spec, "metadata": metadata})
 
-    async def _predict(
-        self, request: Request, number: int | None, kind: str
-    ) -> bytes:
+    async def _predict(self, request: Request, number: int | None) -> bytes:
         """Returns the body of the response to a prediction."""
-        if kind != "predict":
-            raise RestError(
-                400, f":{kind} is not served, as exports have no such signature"
-            )
-        if self.stopping:
-            raise RestError(503, "The server is stopping", _RETRY | _CLOSE)
-        if self._active >= self._limits.max_queue:
-            raise RestError(503, "The queue of requests is full", _RETRY)
+        if self._active >= self._serving.max_queue:
+            raise RestError(503, "too many requests at a time")
         self._active += 1
         body = bytearray()
         try:
-            await self._read(request, body)
-            with self._versions.using(number) as (served, model):
-                return await self._in_time(
-                    self._compute(bytes(body), served, model), request.receive
-                )
+            await asyncio.wait_for(self._read(request, body), READ_SECONDS)
+            with self._versions.using(number) as (_, model):
+                work = self._compute(bytes(body), model)
+                return await self._in_time(work, request.receive)
+        except asyncio.TimeoutError as error:
+            raise RestError(408, "the body was not sent in time") from error
         finally:
             self._active -= 1
             self._bytes -= len(body)
 
     async def _read(self, request: Request, body: bytearray) -> None:
         """Reads the body of a request within the limits."""
-        limit = self._limits.max_body_bytes
+        limit = self._serving.max_body_bytes
         encoding = request.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            raise RestError(
-                415, f"Content-Encoding {encoding} is not supported"
-            )
-        too_large = RestError(413, f"The body has more than {limit} bytes")
+            raise RestError(415, f"bodies encoded as {encoding} are not read")
+        too_large = RestError(413, f"the body has more than {limit} bytes")
         if int(request.headers.get("content-length", "0")) > limit:
             raise too_large
-
-        async def read() -> None:
-            more = True
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise _GoneError
-                part = message["body"]
-                if len(body) + len(part) > limit:
-                    raise too_large
-                if self._bytes + len(part) > _BODIES * limit:
-                    raise RestError(503, "Too many large requests", _RETRY)
-                self._bytes += len(part)
-                body.extend(part)
-                more = message["more_body"]
-
-        try:
-            await asyncio.wait_for(read(), self._limits.read_seconds)
-        except asyncio.TimeoutError as error:
-            raise RestError(408, "The body was not sent in time", _CLOSE) from (
-                error
-            )
+        async for part in request.stream():
+            if len(body) + len(part) > limit:
+                raise too_large
+            if self._bytes + len(part) > _BODIES * limit:
+                raise RestError(503, "too many large requests at a time")
+            self._bytes += len(part)
+            body.extend(part)
 
     async def _in_time(
         self, work: Coroutine[Any, Any, T], receive: Receive
     ) -> T:
         """Returns the result of `work`, unless it is late or of no use."""
 
-        async def gone() -> None:
+        async def disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        working, leaving = (
-            asyncio.create_task(work),
-            asyncio.create_task(gone()),
-        )
+        working = asyncio.create_task(work)
+        leaving = asyncio.create_task(disconnected())
         try:
             await asyncio.wait(
                 {working, leaving},
-                timeout=self._limits.request_seconds,
+                timeout=self._serving.request_seconds,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if working.done():
                 return working.result()
             if leaving.done():
-                raise _GoneError
-            raise RestError(504, "The request was not computed in time")
+                raise ClientDisconnect
+            raise RestError(504, "the request was not computed in time")
         finally:
             working.cancel()
             leaving.cancel()
 
-    async def _compute(
-        self, body: bytes, number: int, model: SavedModel
-    ) -> bytes:
+    async def _compute(self, body: bytes, model: SavedModel) -> bytes:
         """Reads JSON, computes it, and writes JSON."""
 
-        def inputs_of(name: str) -> dict[str, rest.Tensor]:
-            if name not in model.signatures:
-                raise RestError(
-                    400,
-                    f'Serving signature name: "{name}" not found in signature'
-                    " def",
-                )
-            return model.signatures[name].inputs
+        def input_of(name: str) -> rest.Input:
+            if name in model.signatures:
+                return model.signatures[name].input
+            names = ", ".join(model.signatures)
+            raise RestError(400, f"there is no signature {name}: use {names}")
 
-        name, inputs, rows = await self._convert(
-            lambda: rest.read(body, inputs_of), len(body) <= _SMALL_BODY
+        name, array, is_rows = await self._convert(
+            lambda: rest.read(body, input_of), len(body) <= _SMALL_BODY
         )
         outputs = await self._batcher.compute(
-            (number, name),
-            lambda arrays: model.run(name, arrays),
-            inputs,
-            model.by_row,
+            (model, name), lambda rows: model.run(name, rows), array
         )
         size = sum(array.size for array in outputs.values())
         return await self._convert(
-            lambda: rest.write(outputs, rows), size <= _SMALL_ARRAY
+            lambda: rest.write(outputs, is_rows), size <= _SMALL_ARRAY
         )
 
     async def _convert(self, convert: Callable[[], T], is_small: bool) -> T:
-        if is_small:
-            return convert()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, convert)
+        return convert() if is_small else await asyncio.to_thread(convert)

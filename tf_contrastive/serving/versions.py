@@ -1,199 +1,231 @@
-"""The versions of a model that are served, and their replacement."""
+"""The version that is served: the newest good one, which a bad one never ends.
+
+A version is good if it can be loaded, its weights are finite, and it takes the
+requests that the served version takes.
+"""
 
 import asyncio
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import time
 from collections.abc import Iterator
 
+import tensorflow as tf
+
 from tf_contrastive import exporting
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.serving.rest import RestError
-from tf_contrastive.serving.saved_model import SavedModel
+from tf_contrastive.serving.saved_model import (
+    BadVersionError,
+    SavedModel,
+    error_message,
+)
 
-# After a version could not be loaded: it may still be copied.
+POLL_SECONDS = 1.0
+# Until a version that could not be loaded is tried again although its files are
+# the same: the reason may have been a filesystem or a full memory.
 _RETRY_SECONDS = 10.0
 
 
 class _Version:
-    """A version and its state.
+    """A version that is loaded, or failed.
 
     Attributes:
-      model: None unless it can be used.
-      state: as in the status of TensorFlow Serving.
-      error: why it could not be loaded.
-      users: requests that are using it.
-      failed: when it could not be loaded, by the monotonic clock.
+      number: its number.
+      files: see `_files`.
+      model: None if it failed.
+      error: why it failed.
+      retry: when it is tried again, by the monotonic clock.
+      users: number of requests that use it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int, files: object) -> None:
+        self.number, self.files = number, files
         self.model: SavedModel | None = None
-        self.state = "LOADING"
         self.error = ""
+        self.retry = 0.0
         self.users = 0
-        self.failed = 0.0
 
 
 class Versions:
-    """The versions of a model that are served.
+    """Loads, serves and replaces versions.
 
     Args:
       path: folder of versions, or of one.
-      wanted: "latest", "all", or numbers.
-      name: of the model.
+
+    Raises:
+      UserError: if none can be served.
     """
 
-    def __init__(self, path: str, wanted: str, name: str) -> None:
-        self._path, self._wanted, self._name = path, wanted, name
-        self._single = exporting.is_complete(path)
-        self._versions: dict[int, _Version] = {}
-        self._unloaded = False
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._served: _Version | None = None
+        # Replaced versions that requests still use.
+        self._former: list[_Version] = []
+        self._failed: dict[int, _Version] = {}
+        self._has_garbage = False
+        self._served = self._newer()
+        if not self._served:
+            reasons = (f"{n}: {v.error}" for n, v in self._failed.items())
+            raise errors.UserError(
+                f"{errors.arg('saved_model', path)} has no version that can be"
+                f" served ({'; '.join(reasons)}): export it again"
+            )
 
-    def load_first(self) -> int:
-        """Loads the versions before there are requests; returns the newest.
-
-        Raises:
-          UserError: if one of them cannot be loaded.
-        """
-        paths = self._paths()
-        if self._wanted not in ("latest", "all"):
-            for number in map(int, self._wanted.split(",")):
-                if number not in paths:
-                    raise errors.UserError(
-                        f"{errors.arg('versions', self._wanted)}:"
-                        f" {self._path} has no version {number}"
-                    )
-        for number, path in paths.items():
-            self._versions[number] = _Version()
-            if error := self._load(number, path):
-                raise errors.UserError(f"cannot load {path}: {error}")
-        return self.numbers()[0]
-
-    def numbers(self) -> list[int]:
-        """Returns the versions that are served, the newest first."""
-        states = {n: v.state for n, v in self._versions.items()}
-        served = [n for n in states if states[n] == "AVAILABLE"]
-        return sorted(served, reverse=True)
+    @property
+    def number(self) -> int:
+        """The version that is served."""
+        assert self._served
+        return self._served.number
 
     @contextlib.contextmanager
     def using(self, number: int | None) -> Iterator[tuple[int, SavedModel]]:
-        """Gives a version, the newest by default, which stays until the end.
+        """Gives the served version, which stays loaded until the end.
 
         Raises:
-          RestError: status 404 if it is not served.
+          RestError: status 404 if `number` is another version.
         """
-        served = self.numbers()
-        if not served or number not in (None, *served):
-            asked = (
-                f"Latest({self._name})"
-                if number is None
-                else f"Specific({self._name}, {number})"
-            )
-            raise RestError(404, f"Servable not found for request: {asked}")
-        number = served[0] if number is None else number
-        version = self._versions[number]
-        assert version.model
+        version = self._served
+        assert version and version.model
+        if number not in (None, version.number):
+            raise RestError(404, f"version {number} is not served")
         version.users += 1
         try:
-            yield number, version.model
+            yield version.number, version.model
         finally:
             version.users -= 1
-            self._unload(number)
+            self._close_former()
 
     def status(self, number: int | None) -> list[dict[str, object]]:
         """Returns the status of a version or of all, the newest first.
 
         Raises:
-          RestError: status 404 if there is none.
+          RestError: status 404 if there is no such version.
         """
-        if number is not None and number not in self._versions:
-            raise RestError(
-                404, f"Could not find version {number} of model {self._name}"
-            )
+        failed = dict(self._failed)  # A thread changes it.
+        reasons = {self.number: ""} | {n: v.error for n, v in failed.items()}
+        if number is not None and number not in reasons:
+            raise RestError(404, f"there is no version {number}")
         return [
             {
-                "version": str(key),
-                "state": version.state,
+                "version": str(n),
+                "state": "AVAILABLE" if n == self.number else "END",
                 "status": {
-                    "error_code": "UNKNOWN" if version.error else "OK",
-                    "error_message": version.error,
+                    "error_code": "UNKNOWN" if reasons[n] else "OK",
+                    "error_message": reasons[n],
                 },
             }
-            for key, version in sorted(self._versions.items(), reverse=True)
-            if number in (None, key)
+            for n in sorted(reasons, reverse=True)
+            if number in (None, n)
         ]
 
-    async def follow(self, seconds: float) -> None:
-        """Loads new versions and unloads those that are not wanted, forever."""
-        while not self._single:
-            await asyncio.sleep(seconds)
-            if self._unloaded:
-                self._unloaded = False
+    async def follow(self) -> None:
+        """Replaces the served version by newer good ones, forever."""
+        warned = ""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            if self._has_garbage:
+                self._has_garbage = False
                 await asyncio.to_thread(_free_memory)
             try:
-                await self._refresh()
-            except Exception as error:
-                terminal.warning(f"{self._path}: {errors.first_line(error)}")
+                version = await asyncio.to_thread(self._newer)
+            except Exception as error:  # Such as a filesystem that is away.
+                if warned != (warned := error_message(error)):
+                    terminal.warning(f"{self._path}: {warned}")
+                continue
+            if version:
+                assert self._served
+                self._former.append(self._served)
+                self._served = version
+                for failure in self._failed.values():
+                    failure.retry = 0.0  # It may replace this one.
+                terminal.info(f"version {version.number} is served")
+                self._close_former()
 
-    async def _refresh(self) -> None:
-        paths = await asyncio.to_thread(self._paths)
-        for number, path in paths.items():
-            known = self._versions.get(number)
-            if known and known.state == "UNLOADING":
-                known.state = "AVAILABLE"
-            if known is None or known.state == "END":
-                if known and time.monotonic() < known.failed + _RETRY_SECONDS:
-                    continue
-                version = self._versions[number] = _Version()
-                error = await asyncio.to_thread(self._load, number, path)
-                if not error:
-                    terminal.info(f"version {number} is served")
-                elif known is None or error != known.error:
-                    terminal.warning(f"cannot load {path}: {error}")
-                del version
-        # Without them there is something better than an error: the old ones.
-        if paths and all(self._versions[n].model for n in paths):
-            for number in set(self._versions) - set(paths):
-                self._versions[number].state = "UNLOADING"
-                self._unload(number)
+    def _newer(self) -> _Version | None:
+        """Loads the newest good version, in any thread; None: it is served.
 
-    def _paths(self) -> dict[int, str]:
-        """Returns the folders of the wanted versions that are complete."""
-        if self._single:
-            name = os.path.basename(os.path.abspath(self._path))
-            return {int(name) if name.isdecimal() else 1: self._path}
-        found = exporting.complete(self._path)
-        if self._wanted == "latest":
-            return dict([*found.items()][-1:])
-        if self._wanted == "all":
-            return found
-        numbers = map(int, self._wanted.split(","))
-        return {n: found[n] for n in numbers if n in found}
+        A version that is older than the served one is loaded only if the folder
+        of the served one was removed.
+        """
+        served, folders = self._served, self._folders()
+        for number in self._failed.keys() - folders.keys():
+            del self._failed[number]
+        for number in sorted(folders, reverse=True):
+            if served and served.number in folders and number < served.number:
+                return None
+            path = folders[number]
+            if not exporting.is_complete(path):
+                continue
+            version = _Version(number, _files(path))
+            same = (number, version.files)
+            if served and same == (served.number, served.files):
+                self._failed.pop(number, None)
+                return None
+            former = self._failed.get(number)
+            if (
+                former
+                and former.files == version.files
+                and time.monotonic() < former.retry
+            ):
+                continue
+            self._load(version, path)
+            if not version.error:
+                self._failed.pop(number, None)
+                return version
+            if former is None or version.error != former.error:
+                terminal.warning(f"cannot serve {path}: {version.error}")
+            self._failed[number] = version
+        return None
 
-    def _load(self, number: int, path: str) -> str:
-        """Loads a version, in any thread; returns why it failed, if it did."""
-        version = self._versions[number]
+    def _load(self, version: _Version, path: str) -> None:
+        """Sets a version's model, or the reason why it is not good."""
         try:
             model = SavedModel(path)
+            if _files(path) != version.files:
+                raise BadVersionError("its files changed while it was loaded")
+            served = self._served
+            if served and served.model and version.number >= served.number:
+                model.check_replaces(served.model)
         except Exception as error:
-            version.error = errors.first_line(error)
-            version.failed = time.monotonic()
-            version.state = "END"
+            version.error = error_message(error)
+            version.retry = math.inf
+            if not isinstance(error, BadVersionError):
+                version.retry = time.monotonic() + _RETRY_SECONDS
+            self._has_garbage = True
         else:
-            version.model, version.state = model, "AVAILABLE"
-        return version.error
+            version.model = model
 
-    def _unload(self, number: int) -> None:
-        """Frees a version that is not wanted and has no users."""
-        version = self._versions[number]
-        if version.state == "UNLOADING" and not version.users:
-            del self._versions[number]
-            if version.model:
-                version.model.close()
-                self._unloaded = True
-                terminal.info(f"version {number} is not served any more")
+    def _folders(self) -> dict[int, str]:
+        """Returns the versions' folders, incomplete ones included."""
+        if not exporting.is_complete(self._path):
+            return exporting.folders(self._path)
+        name = os.path.basename(os.path.abspath(self._path))
+        return {int(name) if name.isdecimal() else 1: self._path}
+
+    def _close_former(self) -> None:
+        """Closes replaced versions that no request uses."""
+        for version in [v for v in self._former if not v.users]:
+            self._former.remove(version)
+            assert version.model
+            version.model.close()
+            self._has_garbage = True
+            terminal.info(f"version {version.number} is not served any more")
+
+
+def _files(path: str) -> list[tuple[str, int, int]]:
+    """Returns names, lengths and times of a version's graph and weights."""
+    folder = os.path.join(path, "variables")
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    paths = [os.path.join(folder, name) for name in sorted(names)]
+    files = []
+    for file in (os.path.join(path, exporting.GRAPH_FILE), *paths):
+        status = tf.io.gfile.stat(file)
+        files.append((file, status.length, status.mtime_nsec))
+    return files
 
 
 def _free_memory() -> None:

@@ -1,0 +1,253 @@
+"""Which version is served, with models that are a file of JSON."""
+
+import asyncio
+import json
+import os
+import shutil
+import types
+
+import numpy as np
+import pytest
+
+from tf_contrastive.base.errors import UserError
+from tf_contrastive.serving import versions as module
+from tf_contrastive.serving.rest import Input, RestError
+from tf_contrastive.serving.saved_model import (
+    BadVersionError,
+    SavedModel,
+    Signature,
+)
+
+_KEY = Input("images", np.dtype(np.uint8), (-1, 3))
+
+
+class _Model(SavedModel):
+    """A model whose graph is {signature: [outputs]}, or broken."""
+
+    def __init__(self, path):
+        with open(f"{path}/saved_model.pb") as file:
+            text = file.read()
+        self.signatures = {
+            name: Signature(
+                _KEY if name != "other" else _KEY._replace(key="pixels"),
+                outputs,
+                None,
+            )
+            for name, outputs in json.loads(text).items()
+        }
+        self.text, self.is_closed = text, False
+
+    def close(self):
+        self.is_closed = True
+
+
+_GOOD = '{"a": ["x", "y"], "b": ["x"]}'
+_BETTER = '{"a": ["x", "y", "z"], "b": ["x"], "c": []}'
+_BROKEN = '{"a": '
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Seconds that `monotonic` returns, in a list."""
+    now = [100.0]
+    fake = types.SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(module, "SavedModel", _Model)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    return now
+
+
+@pytest.fixture
+def base(tmp_path):
+    _write(tmp_path, 1, _GOOD)
+    return tmp_path
+
+
+_written = [1]
+
+
+def _write(base, number, text):
+    """Writes a version, each at another time."""
+    (base / str(number)).mkdir(exist_ok=True)
+    path = base / str(number) / "saved_model.pb"
+    path.write_text(text)
+    _written[0] += 1
+    os.utime(path, (_written[0], _written[0]))
+
+
+def _served(versions):
+    with versions.using(None) as (number, model):
+        return number, model.text
+
+
+def _follow(versions, is_done):
+    """Follows until a condition holds, and a few polls longer."""
+
+    async def run():
+        following = asyncio.create_task(versions.follow())
+        for _ in range(1000):
+            if is_done():
+                break
+            await asyncio.sleep(0.01)
+        assert is_done()
+        await asyncio.sleep(0.1)
+        following.cancel()
+
+    asyncio.run(run())
+
+
+def _errors(versions):
+    return {
+        int(row["version"]): row["status"]["error_message"]
+        for row in versions.status(None)
+        if row["status"]["error_code"] != "OK"
+    }
+
+
+def test_at_the_start_the_newest_good_version_is_served(base):
+    _write(base, 2, _BETTER)
+    _write(base, 3, _BROKEN)
+    (base / "4").mkdir()
+    (base / "x").mkdir()
+    versions = module.Versions(str(base))
+    assert versions.number == 2
+    assert [
+        (row["version"], row["state"], row["status"]["error_code"])
+        for row in versions.status(None)
+    ] == [("3", "END", "UNKNOWN"), ("2", "AVAILABLE", "OK")]
+    assert versions.status(3) == versions.status(None)[:1]
+    for number in (1, 4):
+        with pytest.raises(RestError) as refused:
+            versions.status(number)
+        assert refused.value.status == 404
+        with (
+            pytest.raises(RestError) as refused,
+            versions.using(number),
+        ):
+            pass
+        assert refused.value.status == 404
+
+
+def test_without_a_good_version_nothing_is_served(base):
+    _write(base, 1, _BROKEN)
+    with pytest.raises(UserError, match="saved_model"):
+        module.Versions(str(base))
+
+
+def test_a_version_by_itself_is_served(base):
+    assert module.Versions(str(base / "1")).number == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _BROKEN,
+        '{"a": ["x", "y"]}',
+        '{"a": ["x"], "b": ["x"]}',
+    ],
+    ids=["broken", "without a signature", "without an output"],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_bad_version_does_not_replace_the_served_one(base, text, number):
+    """A new one, or one in place of the served one; until it is repaired."""
+    _write(base, 0, _GOOD)
+    versions = module.Versions(str(base))
+    _write(base, number, text)
+    _follow(versions, lambda: number in _errors(versions))
+    assert _served(versions) == (1, _GOOD)
+    assert versions.status(1)[0]["state"] == "AVAILABLE"
+    _write(base, number, _BETTER)
+    _follow(versions, lambda: _served(versions) == (number, _BETTER))
+    assert not _errors(versions)
+
+
+def test_another_input_is_bad(base):
+    _write(base, 1, '{"other": []}')
+    versions = module.Versions(str(base))
+    _write(base, 2, '{"other": [], "b": []}')
+    _follow(versions, lambda: versions.number == 2)
+    with versions.using(2) as (_, model):
+        model.signatures["other"] = Signature(_KEY, [], None)
+    _write(base, 3, '{"other": [], "b": []}')
+    _follow(versions, lambda: 3 in _errors(versions))
+    assert versions.number == 2
+
+
+def test_the_newest_good_one_of_several_new_ones_is_served(base):
+    versions = module.Versions(str(base))
+    _write(base, 3, _BROKEN)
+    _write(base, 2, _BETTER)
+    _follow(versions, lambda: versions.number == 2)
+    assert [*_errors(versions)] == [3]
+
+
+def test_an_older_one_is_served_if_the_served_one_is_removed(base):
+    """Even if it lacks a signature: somebody wants it back."""
+    _write(base, 2, _BETTER)
+    versions = module.Versions(str(base))
+    # It is being replaced.
+    (base / "2" / "saved_model.pb").unlink()
+    _follow(versions, lambda: True)
+    assert versions.number == 2
+    shutil.rmtree(base / "2")
+    _follow(versions, lambda: versions.number == 1)
+    # Nothing is left: the last one stays.
+    shutil.rmtree(base / "1")
+    _follow(versions, lambda: True)
+    assert _served(versions) == (1, _GOOD)
+
+
+def test_only_a_failure_to_load_is_tried_again(base, clock, monkeypatch):
+    """After ten seconds; a bad version after its files have changed."""
+    versions = module.Versions(str(base))
+    tried, errors = [], [OSError("away"), BadVersionError("not finite")]
+
+    def load(path):
+        tried.append(path)
+        raise errors.pop(0)
+
+    monkeypatch.setattr(module, "SavedModel", load)
+    _write(base, 2, _BETTER)
+    for seconds, times in ((0, 1), (9.9, 1), (0.2, 2), (1e6, 2)):
+        clock[0] += seconds
+        _follow(versions, lambda n=times: len(tried) == n)
+    monkeypatch.setattr(module, "SavedModel", _Model)
+    _write(base, 2, _GOOD)
+    _follow(versions, lambda: versions.number == 2)
+
+
+def test_a_bad_version_is_tried_again_after_another_is_served(base):
+    _write(base, 2, _BETTER)
+    _write(base, 3, _GOOD)
+    os.rename(base / "3", base / "x")
+    versions = module.Versions(str(base))
+    os.rename(base / "x", base / "3")
+    _follow(versions, lambda: 3 in _errors(versions))
+    shutil.rmtree(base / "2")
+    _follow(versions, lambda: versions.number == 1)
+    _follow(versions, lambda: versions.number == 3)
+
+
+def test_files_that_change_while_they_are_loaded_are_not_served(
+    base, monkeypatch
+):
+    versions = module.Versions(str(base))
+
+    def load(path):
+        model = _Model(path)
+        _write(base, 2, _BETTER)
+        return model
+
+    monkeypatch.setattr(module, "SavedModel", load)
+    _write(base, 2, _GOOD)
+    _follow(versions, lambda: 2 in _errors(versions))
+    assert versions.number == 1
+
+
+def test_a_replaced_version_is_closed_after_its_last_request(base):
+    versions = module.Versions(str(base))
+    with versions.using(None) as (_, model):
+        _write(base, 2, _GOOD)
+        _follow(versions, lambda: versions.number == 2)
+        assert not model.is_closed
+    assert model.is_closed
