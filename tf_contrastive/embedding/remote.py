@@ -162,7 +162,8 @@ def work(
         digests=None,
     )
     with files.partial(job.output) as token:
-        files.write(token, "", output_files.ADVICE)
+        if not files.exists(token):  # In an object store.
+            files.write(token, "", output_files.ADVICE)
         yield Work(
             token,
             dataclasses.replace(job, source=source),
