@@ -124,7 +124,8 @@ def work(
     without: dict[str, Any] = dict.fromkeys(absent)
     source = dataclasses.replace(job.source, **without)
     with files.partial(job.output) as token:
-        files.write(token, "", output_files.ADVICE)
+        if not files.exists(token):  # In an object store.
+            files.write(token, "", output_files.ADVICE)
         yield Work(
             token,
             dataclasses.replace(job, source=source),
