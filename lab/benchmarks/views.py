@@ -9,7 +9,7 @@ from lab.benchmarks.options import Common, Views
 from tf_contrastive import views
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.views import OPERATIONS, POLICIES
-from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation import figures
 
 _COLUMNS = 8
 
@@ -22,7 +22,7 @@ def run(common: Common, options: Views) -> measure.Report:
     photograph = sklearn.datasets.load_sample_image("china.jpg")
     images = np.repeat(photograph[np.newaxis], _COLUMNS, axis=0)
     seeds = tf.stack([tf.range(_COLUMNS), tf.zeros([_COLUMNS], tf.int32)], 1)
-    figure, axes = plots.panels(len(names), _COLUMNS, 1.3, 1.3)
+    figure, axes = figures.panels(len(names), _COLUMNS, 1.3, 1.3)
     for row, name in zip(axes, names, strict=True):
         terminal.info(f"views of {name}")
         policy = views.build(name, image_size=options.sheet_size)
@@ -33,7 +33,7 @@ def run(common: Common, options: Views) -> measure.Report:
         row[0].set_ylabel(name.removeprefix("ablation:"), fontsize=8)
     files.write(
         options.plot,
-        plots.png(figure),
+        figures.png(figure),
         f"set {errors.arg('plot')} to another file",
     )
     text = f"{len(names)} policies, {_COLUMNS} views each: {options.plot}"

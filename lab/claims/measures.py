@@ -16,7 +16,6 @@ from lab.claims import (
     byol,
     color_histograms,
     definitions,
-    protocol_numbers,
     vae,
 )
 from tf_contrastive import checkpoints, datasets, flags, losses, views
@@ -25,7 +24,8 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import linear_stage, protocols, results
+from tf_contrastive.evaluation import linear_stage, protocols
+from tf_contrastive.evaluation import report as reports
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
@@ -94,7 +94,7 @@ def _evaluation(unit: Unit, name: str) -> Measured | None:
         return None
     return Measured(
         _written_rows(flags.parse(Scoring, [*scoring.flags])),
-        lambda: _read(os.path.join(scoring.folder, results.RESULTS_FILE)),
+        lambda: _read(os.path.join(scoring.folder, reports.RESULTS_FILE)),
     )
 
 
@@ -113,7 +113,7 @@ def _linear_stage(unit: Unit, name: str) -> Measured | None:
 
 def _read(path: str) -> dict[str, float]:
     """Reads the numbers of a file of results, see `_numbers`."""
-    report = files.read_json(path, form={"results": [results.ROW_FORM]})
+    report = files.read_json(path, form={"results": [reports.ROW_FORM]})
     return _numbers(report["results"])
 
 
@@ -142,7 +142,7 @@ def _written_rows(options: Scoring) -> set[str]:
     known, written = PROTOCOLS, set()
     names = fields.split_list(options.evaluation.protocols)
     for protocol in known if "all" in names else names:
-        for number in protocol_numbers.names(protocol, options):
+        for number in options.numbers(protocol):
             # VARIANT/METRIC, METRIC or METRIC/1.
             variant, _, metric = number.partition("/")
             if not metric or metric.isdigit():

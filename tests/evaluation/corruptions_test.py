@@ -10,8 +10,7 @@ from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive.base.errors import UserError
-from tf_contrastive.config.protocols import CORRUPTIONS
-from tf_contrastive.evaluation import classification_metrics, corruptions
+from tf_contrastive.evaluation import corruptions
 from tf_contrastive.evaluation.corruptions import blur, digital, weather
 
 _TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
@@ -251,14 +250,6 @@ def test_odd_images_keep_their_shape(name, shape, value):
     image = np.full(shape, value, np.uint8)
     for severity in (1, 5):
         assert corruptions.corrupt(image, name, severity, 0).shape == shape
-
-
-def test_names_are_those_of_the_flags():
-    assert tuple(corruptions.CORRUPTIONS) == CORRUPTIONS
-    assert set(classification_metrics.ALEXNET) == set(CORRUPTIONS)
-    for levels in corruptions.LEVELS.values():
-        assert set(levels) == set(corruptions.CORRUPTIONS)
-        assert {len(row) for row in levels.values()} == {5}
 
 
 @pytest.mark.parametrize(
