@@ -186,26 +186,6 @@ def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
         allocations.check_model(run, Machine(replicas=4))
 
 
-@pytest.mark.parametrize(
-    "command,option",
-    [
-        ("evaluate --workdir=/x", "logistic_penalties"),
-        ("evaluate --workdir=/x", "robustness_bins"),
-        ("evaluate --workdir=/x", "transforms_hidden"),
-        ("evaluate --workdir=/x", "linear_epochs"),
-    ],
-)
-def test_commands_that_do_not_train_have_limits_too(
-    command, option, monkeypatch
-):
-    monkeypatch.setattr(allocations, "of_machine", lambda: 7 << 30)
-    name, flag = command.split()
-    config = __main__.COMMANDS[name]
-    flags.parse(config, [flag]).validate()
-    with pytest.raises(errors.UserError, match=f"^{option}=2147483647"):
-        flags.parse(config, [flag, f"--{option}=2147483647"]).validate()
-
-
 def test_a_batch_to_embed_must_fit(monkeypatch):
     monkeypatch.setattr(allocations, "of_machine", lambda: 1 << 30)
     allocations.check_images("embedding_batch_size", 1_700, 224)

@@ -199,6 +199,7 @@ class _Watch:
         self._listener = listener
         self._skipped: set[int] = set()
         self._setting: scoring.Setting | None = None
+        # The first one, which has the results of a random encoder.
         self._report: reports.Report | None = None
 
     def __call__(self) -> None:
@@ -254,7 +255,7 @@ class _Watch:
         except checkpoints.DeletedCheckpointError:
             self._skip(run)
             return
-        self._report = report
+        self._report = self._report or report
         self.count += 1
 
     def _skip(self, run: "checkpoints.Run") -> None:

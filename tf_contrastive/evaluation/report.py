@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -231,7 +231,11 @@ class Report:
         self._answers: dict[tuple[str, str], _Answers] = {}
         self._majority: _Answers | None = None
         if baseline:
-            self._answers |= baseline._answers
+            self._answers |= {
+                key: answers
+                for key, answers in baseline._answers.items()
+                if key[0] == "untrained"
+            }
             self._majority = baseline._majority
         # Encoder and protocol of the current npz file, and its content so far.
         self._current: tuple[str, ...] = ()
@@ -249,10 +253,7 @@ class Report:
     @property
     def protocols(self) -> dict[str, Any]:
         """The protocols of the rows: "NAME@VERSION" -> hyperparameters."""
-        return {
-            f"{row['protocol']}@{row['version']}": row["hyperparameters"]
-            for row in self.rows
-        }
+        return _protocols(self.rows)
 
     def content(self) -> dict[str, Any]:
         """Returns what `evaluation.json` holds besides the history."""
@@ -354,7 +355,7 @@ class Report:
         facts |= {
             "hyperparameters": row["hyperparameters"]
             | part.get("resolved", {}),
-            "step": self._facts["step"],
+            "step": self._facts["step"] or 0,
             "checksum": embedding.checksum(context.subject.encoder),
         }
         if "correct" not in part:
@@ -586,11 +587,9 @@ def write(
     entry = {
         **{key: report[key] for key in KEYS},
         "checksum": report["checksum"],
-        "protocols": {
-            f"{row['protocol']}@{row['version']}": row["hyperparameters"]
-            for row in results
-            if row["protocol"] != unfinished
-        },
+        "protocols": _protocols(
+            row for row in results if row["protocol"] != unfinished
+        ),
         "metrics": {
             tag: value for row in results for tag, value in scalars(row).items()
         },
@@ -609,6 +608,14 @@ def write(
             before = report | {"finished": finished}
         path = os.path.join(folder, RESULTS_FILE)
         files.write_json(path, before | {"history": history}, ADVICE)
+
+
+def _protocols(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns "protocol@version" -> hyperparameters."""
+    return {
+        f"{row['protocol']}@{row['version']}": row["hyperparameters"]
+        for row in rows
+    }
 
 
 def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
