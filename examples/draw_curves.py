@@ -14,7 +14,7 @@ from absl import app, flags, logging
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 logging.set_verbosity(logging.ERROR)
 
-from tf_contrastive.evaluation import plots  # noqa: E402
+from tf_contrastive.evaluation import figures  # noqa: E402
 from tf_contrastive.tensorboard import scalars  # noqa: E402
 
 _OUTPUT = flags.DEFINE_string("output", "curves.png", "file to write")
@@ -37,7 +37,7 @@ _COLORS = ("#1f77b4", "#d95f02")
 
 def draw(workdirs: list[str]) -> bytes:
     """Returns a PNG with a column for each run."""
-    figure, axes = plots.panels(
+    figure, axes = figures.panels(
         len(_ROWS), len(workdirs), 2.6, 1.5, sharex="col", sharey="row"
     )
     for column, workdir in zip(axes.T, workdirs, strict=True):
@@ -55,7 +55,7 @@ def draw(workdirs: list[str]) -> bytes:
                 if len(tags) > 1:
                     axis.legend(fontsize=7, frameon=False)
         column[-1].set_xlabel("step", fontsize=8)
-    return plots.png(figure)
+    return figures.png(figure)
 
 
 def main(arguments: list[str]) -> None:

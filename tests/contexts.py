@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.config.evaluate import Scoring
-from tf_contrastive.evaluation import plots, protocols
+from tf_contrastive.evaluation import figures, protocols
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
@@ -24,6 +24,13 @@ def make(encoder, train, test, options=None, **given):
     return changed(context, **given)
 
 
+def of_run(run, train, test, options=None, **arguments):
+    """Makes a context of a run's encoder."""
+    data = Data(train, test)
+    subject = Subject.of_run(run)
+    return EvaluationContext(subject, data, options or Scoring(), **arguments)
+
+
 def changed(context, **given):
     """Returns a new context with other arguments, in which nothing is known."""
     of_subject = {name: given.pop(name) for name in _OF_SUBJECT & {*given}}
@@ -34,14 +41,14 @@ def changed(context, **given):
 def measure(protocol, context, **changed):
     """Measures by a protocol, with the options' hyperparameters or others."""
     given = context.options.hyperparameters(protocol) | changed
-    return protocols.MEASURES[protocol](context, **given)
+    return protocols.measure(context, protocol, **given)
 
 
 def check_plots(measurement):
     """Checks that all plots are PNG files that are not blank."""
     assert measurement["plots"]
     for figure in measurement["plots"].values():
-        assert tf.io.decode_png(plots.png(figure), 3).numpy().std() > 10
+        assert tf.io.decode_png(figures.png(figure), 3).numpy().std() > 10
 
 
 def points(folder):

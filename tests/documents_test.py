@@ -174,11 +174,14 @@ def test_flags_exist(name):
 
 def test_defaults_of_protocols_are_documented():
     def shown(options):
-        return {k: _shown(v) for k, v in fields.values(options).items()}
+        return {
+            f"{o.family}={o.key}" if o.family else o.name: _shown(o.value)
+            for o in fields.options(options)
+        }
 
     paper, cpu = shown(Scoring.of()), shown(Scoring.of(scale="cpu"))
     rows = re.findall(
-        r"^\| `--(\w+)` \| (.*?) \| ?(.*?) ?\|$",
+        r"^\| `--([\w=]+)` \| (.*?) \| ?(.*?) ?\|$",
         _DOCUMENTS["docs/protocols.md"],
         re.MULTILINE,
     )

@@ -357,7 +357,7 @@ evaluate --workdir=w --transfer_datasets=aircraft=tfrecord:x -> csv:PATH
 evaluate --workdir=w --transfer_datasets=voc2007=folder:x -> voc2007=NAME
 evaluate --workdir=w --transfer_datasets=cifar10=csv:x --transfer_suite=sincere
 evaluate --workdir=w --finetune_epochs=3,4
-evaluate --workdir=w --logistic_lowest_penalty=1e6 -> --logistic_highest
+evaluate --workdir=w --logistic_options=lowest_penalty=1e6 -> highest_penalty
 embed --output=o -> --workdir
 embed --output=o --workdir=w --beam_options=--x -> --runner
 embed --output=o --workdir=w --beam_options=--x --runner=spark -> --beam_options

@@ -21,7 +21,8 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, datasets, exporting, flags
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import artifacts, results
+from tf_contrastive.evaluation import comparison
+from tf_contrastive.evaluation import report as reports
 from tf_contrastive.exporting import model_card
 
 pytestmark = pytest.mark.slow
@@ -178,10 +179,10 @@ class _RunFile:
     def __call__(self):
         run = checkpoints.load_run(str(self.folder))
         assert self.known[self._weights(run.checkpoint)] == run.step
-        report = results.read(str(self.folder))
-        results.table(report.get("results", []))
-        list(results.metric_lines(report.get("results", [])))
-        results.write(str(self.folder), _report())
+        report = reports.read(str(self.folder))
+        reports.table(report.get("results", []))
+        list(reports.metric_lines(report.get("results", [])))
+        reports.write(str(self.folder), _report())
         exporting.ProbeHead.from_run(run, 64)
         details = {"channels": 3, "signatures": [], "head": None, "formats": []}
         details |= {"image_size": 8, "embedding_size": 64, "resized_side": 9}
@@ -220,10 +221,10 @@ class _Hits:
             self.path, about=json.dumps(about), correct=np.ones([50], bool)
         )
         self.content = self.path.read_bytes()
-        assert artifacts.read(str(self.path))
+        assert comparison.read(str(self.path))
 
     def __call__(self):
-        for hits in artifacts.read(str(self.path)).values():
+        for hits in comparison.read(str(self.path)).values():
             assert len(hits.correct) == 50
         return "accepted"
 

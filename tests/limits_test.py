@@ -66,9 +66,9 @@ _COUNTS = {
         " grad_cache_chunks epochs linear_batch_size loss_block_size"
         " steps_per_execution checkpoint_every_steps image_size"
         " keep_checkpoints log_every_steps embedding_batch_size"
-        " logistic_penalties robustness_bins finetune_batch_size"
+        " finetune_batch_size"
         " transfer_batch_size transfer_steps transfer_scratch_steps"
-        " random_directions transforms_hidden tsne_classes kmeans_images"
+        " random_directions tsne_classes kmeans_images"
         " neighbors robustness_k listed max_body_bytes max_queue"
         " pack_file_images"
     ),
@@ -76,6 +76,9 @@ _COUNTS = {
         "batch_size view_examples contrastive_batch_size"
         " kl_batch_size transforms_test"
     ),
+    (1, 10_000): "logistic_penalties",
+    (1, 65_536): "transforms_hidden max_batch_size",
+    (1, 1_000_000): "robustness_bins",
     (4, 2**31 - 1): "tsne_examples",
     (8, 2**31 - 1): "pack_side",
     (40, 2**31 - 1): "transforms_train",
@@ -91,7 +94,6 @@ _COUNTS = {
     (2, 65_536): "projection_output",
     (0, 1): "first_label",
     (0, 65_535): "port",
-    (1, 65_536): "max_batch_size",
     (1, 16): "randaugment_layers",
     (2, 4): "projection_layers",
     (1, 64): "depth",
@@ -114,17 +116,13 @@ _NUMBERS = {
         "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"
         " cross_entropy_weight loss_weight weight_decay linear_weight_decay"
         " keep_checkpoint_every_hours warmup_epochs linear_warmup_epochs"
-        " finetune_weight_decay finetune_warmup_epochs"
     ),
     (_ABOVE_0, 32): "width",
     (0, 1): "warp_probability learning_rate_floor",
     (_ABOVE_0, 1): (
         "min_crop_area decay_rate linear_decay_rate near_correlation"
-        " finetune_layer_decay"
     ),
-    (0, 0.9): (
-        "validation_fraction test_fraction drop_path finetune_drop_path"
-    ),
+    (0, 0.9): ("validation_fraction test_fraction drop_path"),
     (0, 30): "randaugment_magnitude",
     (_ABOVE_0, 86_400): ("request_seconds"),
     (1e-4, 1e4): "temperature",

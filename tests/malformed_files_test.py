@@ -27,7 +27,7 @@ from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import artifacts, robustness
+from tf_contrastive.evaluation import comparison
 
 _SEED = int(os.environ.get("DRILL_SEED", "0"))
 _COUNT = 5
@@ -295,14 +295,9 @@ def as_features(folder):
     return path.parent / "features.json", lambda: datasets.source(**named)
 
 
-def as_baseline(folder):
-    path = folder / "a.json"
-    return path, lambda: robustness._read_baseline(str(path), ["fog"])
-
-
 def as_results(folder):
     path = folder / "a.npz"
-    return path, lambda: artifacts.read(str(path))
+    return path, lambda: comparison.read(str(path))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +308,6 @@ def as_results(folder):
         as_csv,
         as_records,
         as_manifest,
-        as_baseline,
         as_results,
         as_features,
         as_shard(packed),
@@ -379,7 +373,7 @@ def test_arrays_of_absurd_shapes_are_no_results(tmp_path):
         array = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118)
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("about.npy", array + text.ljust(118).encode() + b"a")
-        assert str(path) in refused(lambda: artifacts.read(str(path)))
+        assert str(path) in refused(lambda: comparison.read(str(path)))
 
 
 # ---- Random damage -----------------------------------------------------------

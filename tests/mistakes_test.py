@@ -98,8 +98,6 @@ _INPUTS = {
     "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
         "--transfer_datasets=birdsnap=folder:PATH,aircraft=folder:PATH"
     ),
-    "evaluate --workdir={run} --protocols=robustness"
-    " --robustness_baseline={list}": "--robustness_baseline={list}",
     "evaluate --compare {scored} {other}": "knn",
     "evaluate --compare {scored} {binary}.npz": "{binary}.npz",
     # Exports and embeddings.

@@ -287,26 +287,6 @@ def test_decay_all_decays_every_variable_as_pytorch_does(name):
             np.testing.assert_allclose(after, after[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_a_variable_may_have_a_part_of_the_learning_rate(name):
-    """Of two steps, in which the slots follow the gradients alone."""
-
-    def trained(factor):
-        one, other = _variables()[0], _variables()[0]
-        optimizer = _build(name, [], learning_rate=0.01)
-        optimizer.scale_rates([(other, factor)])
-        before = other.numpy()
-        gradient = tf.constant(_gradients(0)[0])
-        optimizer.apply_gradients([(gradient, one), (gradient, other)])
-        return before, one.numpy(), other.numpy()
-
-    before, one, other = trained(0.25)
-    assert np.abs(one - before).max() > 1e-5
-    np.testing.assert_allclose(
-        other - before, 0.25 * (one - before), rtol=1e-3, atol=1e-7
-    )
-
-
 def test_lars_does_not_adapt_exempt_variables():
     vector, bias = tf.Variable([2.0]), tf.Variable([[2.0]])
     optimizer = optimizers.LARS(0.5)

@@ -153,7 +153,6 @@ def test_components_have_the_published_defaults(declaration, published):
                 "finetune_fractions": "0.01,0.1,1",
                 "finetune_epochs": "60,30,30",
                 "finetune_batch_size": 4096,
-                "finetune_learning_rates": "0.05",
                 "finetune_augmentation": "crop",
                 # SR table 4: all images of a batch are candidates.
                 "contrastive_batch_size": 4096,

@@ -19,7 +19,7 @@ from tf_contrastive.commands import evaluate, export
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
-from tf_contrastive.evaluation import results
+from tf_contrastive.evaluation import report
 
 pytestmark = [
     pytest.mark.usefixtures("small_encoder"),
@@ -79,7 +79,7 @@ def test_a_run_of_each_stack_is_evaluated_and_exported(stack):
     run = str(stack / "run")
     options = fields.replace(Evaluate(), workdir=run, protocols="knn")
     assert evaluate.run(options) == 0
-    rows = results.read(run)["results"]
+    rows = report.read(run)["results"]
     assert {row["protocol"] for row in rows} == {"knn"}
     assert export.run(fields.replace(Export(), workdir=run, head="probe")) == 0
     served = tf.saved_model.load(f"{run}/export/1").signatures["classify"]

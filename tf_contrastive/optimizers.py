@@ -59,7 +59,6 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
             setattr(self, option, value)
         self.decay_all = decay_all
         self._exempt: frozenset[Any] = frozenset()
-        self._rate_factors: dict[Any, float] = {}
         self.skips_non_finite = False
 
     def exempt(self, variables: Iterable[tf.Variable]) -> None:
@@ -74,14 +73,6 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         return (
             variable.shape.rank <= 1 or self._var_key(variable) in self._exempt
         )
-
-    def scale_rates(self, factors: Iterable[tuple[tf.Variable, float]]) -> None:
-        """Multiplies the learning rate of variables, each by its factor.
-
-        `get_config` does not include them.
-        """
-        for variable, factor in factors:
-            self._rate_factors[self._var_key(variable)] = factor
 
     def decay(self, variable: tf.Variable) -> tf.Tensor | float:
         """Returns the gradient of the L2 term of a variable."""
@@ -120,15 +111,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable`; called by Keras, once per variable."""
-        gradient = tf.convert_to_tensor(gradient)
-        factor = self._rate_factors.get(self._var_key(variable), 1.0)
-        if factor == 1:
-            self._step(gradient, variable)
-            return
-        # Every step is in proportion to the learning rate.
-        before = tf.identity(variable)
-        self._step(gradient, variable)
-        variable.assign(before + factor * (variable - before))
+        self._step(tf.convert_to_tensor(gradient), variable)
 
     def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by its gradient and its decay."""

@@ -65,7 +65,7 @@ JOBS: dict[str, list[str]] = {
     "protocols": [
         "pretrain --flagfile=configs/quickstart.flags --loss=supcon"
         " --workdir=run",
-        "evaluate --workdir=run --scale=cpu --logistic_penalties=5"
+        "evaluate --workdir=run --scale=cpu --logistic_options=penalties=5"
         f" --protocols={_PROTOCOLS}",
         "embed --workdir=run --output=embeddings.npz",
         "embed --workdir=run --input=digits --split=train[:100]"

@@ -18,7 +18,8 @@ from tf_contrastive.base import errors, files
 from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import linear_stage, protocols, results
+from tf_contrastive.evaluation import linear_stage, protocols
+from tf_contrastive.evaluation import report as reports
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
@@ -79,7 +80,7 @@ def _evaluation(unit: Unit, name: str) -> Numbers | None:
     scoring = unit.evaluations.get(name)
     if scoring is None or not unit.commands:
         return None
-    return lambda: _read(os.path.join(scoring.folder, results.RESULTS_FILE))
+    return lambda: _read(os.path.join(scoring.folder, reports.RESULTS_FILE))
 
 
 def _linear_stage(unit: Unit, name: str) -> Numbers | None:
@@ -94,7 +95,7 @@ def _linear_stage(unit: Unit, name: str) -> Numbers | None:
 
 def _read(path: str) -> dict[str, float]:
     """Reads the numbers of a file of results, see `_numbers`."""
-    report = files.read_json(path, form={"results": [results.ROW_FORM]})
+    report = files.read_json(path, form={"results": [reports.ROW_FORM]})
     return _numbers(report["results"])
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from lab.claims import definitions, selection, verdicts
 from tf_contrastive.base import terminal
-from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation import figures
 
 PLOT_FILE = "result.png"
 # An outcome -> the p-value that decided it; otherwise that of the bound.
@@ -342,14 +342,14 @@ def draw(panels: Mapping[str, Points], shared: bool = False) -> bytes:
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width = max(0.5 * len(points) for points in panels.values())
-    figure, axes = plots.panels(
+    figure, axes = figures.panels(
         rows, columns, min(max(3.2, width), 5.0), 2.8, sharey=shared
     )
     for axis, (name, points) in zip(axes.flat, panels.items(), strict=False):
         _panel(axis, name, points)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    return plots.png(figure)
+    return figures.png(figure)
 
 
 def _panel(axis: Any, name: str, points: Points) -> None:

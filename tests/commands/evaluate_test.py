@@ -31,15 +31,15 @@ from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.evaluation import (
-    artifacts,
-    comparison,
-    make_context,
-    protocols,
-    results,
-    watch,
-)
+from tf_contrastive.config.protocols import PROTOCOLS
+from tf_contrastive.evaluation import comparison
 from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.report import (
+    Report,
+    digest,
+    result_row,
+    row_name,
+)
 from tf_contrastive.evaluation.subject import Subject
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -158,7 +158,7 @@ def test_predictions_are_kept_per_example(evaluated):
         )
         assert right.mean() == pytest.approx(row["top1"])
         facts = json.loads(str(stored["about"]))[row["variant"]]
-        assert facts["labels"] == artifacts.digest(labels)
+        assert facts["labels"] == digest(labels)
         assert facts["hyperparameters"] == row["hyperparameters"]
 
 
@@ -215,7 +215,10 @@ def _stub(monkeypatch, name, *measurements):
                 raise result
             yield variant, result
 
-    monkeypatch.setitem(protocols.MEASURES, name, measure)
+    # The function is found from the declaration.
+    monkeypatch.setattr(sys.modules[__name__], "stub", measure, raising=False)
+    path = f"{__name__}:stub"
+    monkeypatch.setattr(PROTOCOLS[name], "implementation", path)
 
 
 def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
@@ -224,7 +227,7 @@ def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
     _stub(monkeypatch, "finetune", ("1%", hits), ("10%", hits), killed)
     with pytest.raises(KeyboardInterrupt):
         _evaluate(workdir=str(run), protocols="prototype,finetune")
-    names = [results.row_name(row) for row in _report(run)["results"]]
+    names = [row_name(row) for row in _report(run)["results"]]
     assert names == ["prototype", "finetune 1%", "finetune 10%"]
     (entry,) = _report(run)["history"]
     assert "trained/finetune/10%/top1" in entry["metrics"]
@@ -243,10 +246,7 @@ def test_a_divergence_is_reported_after_the_other_results(
     _stub(monkeypatch, "finetune", ("1%", hits), ("10%", error))
     with pytest.raises(errors.DivergedError, match=r"trained .*; untrained "):
         _evaluate(workdir=str(run), protocols="finetune,prototype")
-    names = [
-        (row["encoder"], results.row_name(row))
-        for row in _report(run)["results"]
-    ]
+    names = [(row["encoder"], row_name(row)) for row in _report(run)["results"]]
     assert names == [
         (encoder, name)
         for encoder in ("trained", "untrained")
@@ -267,27 +267,16 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
     )
     digits = datasets.source("digits", "test")
     subject = contexts.make(encoder, digits, digits, name="mine")
-    row = {
-        "encoder": "mine",
-        "protocol": "picture",
-        "variant": "",
-        "version": "1",
-        "hyperparameters": {},
-        "top1": None,
-        "top5": None,
-        "metrics": {"number": 2.5, "list": [1, 2]},
-    }
+    metrics = {"number": 2.5, "list": [1, 2]}
     part = {"plots": {"curve": figure}, "arrays": {"points": np.arange(3)}}
-    recorder = artifacts.Recorder(
-        str(tmp_path / "kept"), str(tmp_path / "events")
-    )
-    recorder.step = 7
-    recorder(subject, [row], [part])
-    with PIL.Image.open(tmp_path / "kept/mine-picture-curve.png") as image:
+    _add(tmp_path, subject, {"": part | {"metrics": metrics}}, "picture", 7)
+    with PIL.Image.open(
+        tmp_path / "evaluation/mine-picture-curve.png"
+    ) as image:
         assert min(image.size) > 100
-    stored = np.load(tmp_path / "kept/mine-picture.npz")
+    stored = np.load(tmp_path / "evaluation/mine-picture.npz")
     assert stored["points"].tolist() == [0, 1, 2]
-    (path,) = (tmp_path / "events").iterdir()
+    (path,) = (tmp_path / "events/evaluation").iterdir()
     tags = {
         (event.step, value.tag)
         for event in tf.compat.v1.train.summary_iterator(str(path))
@@ -329,22 +318,6 @@ def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
     assert not (tmp_path / "export" / "evaluation.json").exists()
 
 
-@pytest.mark.slow
-def test_paper_scale_on_a_cpu_suggests_the_other(run, capsys):
-    _evaluate(
-        workdir=str(run),
-        protocols="linear",
-        scale="paper",
-        linear_epochs=1,
-        untrained=False,
-    )
-    said = capsys.readouterr()
-    assert "linear at the papers' scale may take long; --scale=cpu" in said.err
-    (row,) = _report(run)["results"]
-    assert (row["scale"], row["version"]) == ("paper", "1")
-    assert row["hyperparameters"]["augmentation"] == "crop"
-
-
 # ---- Comparing ---------------------------------------------------------------
 
 
@@ -363,24 +336,25 @@ class _Labelled:
         return np.arange(60) % 4
 
 
+def _add(folder, context, parts, protocol="p", step=1):
+    """Adds parts of a protocol, by variant, to a new report."""
+    facts = {"dataset": "d", "train_split": "a", "test_split": "b"}
+    report = Report(str(folder), facts | {"scale": "cpu", "step": step})
+    facts = {"protocol": protocol, "version": "1", "hyperparameters": {}}
+    rows = [
+        result_row(context, facts | {"variant": variant}, part, 1.0)
+        for variant, part in parts.items()
+    ]
+    report.add(context, rows, list(parts.values()))
+
+
 def _record(folder, *, protocol="p", part=None, subject=None, **hits):
     """Writes one protocol's record, of variants and what each had right."""
-    rows = [
-        {
-            "encoder": "trained",
-            "protocol": protocol,
-            "variant": name,
-            "version": "1",
-            "hyperparameters": {},
-        }
-        for name in hits
-    ]
-    parts = [
-        {"correct": np.array(right), **(part or {})} for right in hits.values()
-    ]
-    recorder = artifacts.Recorder(str(folder / "evaluation"))
-    recorder(subject or _Labelled(), rows, parts)
-    assert not any(row["hyperparameters"] for row in rows)
+    parts = {
+        name: {"correct": np.array(right), **(part or {})}
+        for name, right in hits.items()
+    }
+    _add(folder, subject or _Labelled(), parts, protocol)
     return str(folder)
 
 
@@ -500,10 +474,10 @@ def test_results_of_several_checkpoints_are_reported(tmp_path):
 
 def test_a_run_compares_with_its_untrained_encoder(evaluated):
     report = comparison.compare(str(evaluated), f"{evaluated}:untrained")
-    rows = {results.row_name(r): r for r in report["results"]}
+    rows = {row_name(r): r for r in report["results"]}
     assert list(rows) == ["knn k=1", "knn k=5", "prototype"]
     top1 = {
-        (r["encoder"], results.row_name(r)): r["top1"]
+        (r["encoder"], row_name(r)): r["top1"]
         for r in _report(evaluated)["results"]
     }
     for name, row in rows.items():
@@ -536,7 +510,7 @@ def test_incomparable_results_are_left_out_with_a_reason(
         untrained=False,
     )
     report = comparison.compare(str(evaluated), str(run))
-    assert [results.row_name(r) for r in report["results"]] == ["prototype"]
+    assert [row_name(r) for r in report["results"]] == ["prototype"]
     reasons = {r["variant"]: r["reason"] for r in report["left_out"]}
     assert "hyperparameters {'k': [1, 5]}" in reasons["k=1"]
     assert "not measured for" in reasons["k=3"]
@@ -604,15 +578,15 @@ def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
     away.mkdir()
     for path in last:
         shutil.move(path, away)
-    load = make_context.from_run
+    load = Subject.of_run
 
-    def deleted_meanwhile(found, *args, **kwargs):
+    def deleted_meanwhile(found, **kwargs):
         if found.step == 10:
             for path in (run / "checkpoints").glob("ckpt-10*"):
                 os.remove(path)
-        return load(found, *args, **kwargs)
+        return load(found, **kwargs)
 
-    monkeypatch.setattr(make_context, "from_run", deleted_meanwhile)
+    monkeypatch.setattr(Subject, "of_run", deleted_meanwhile)
 
     def finish():
         while _steps_or_none(run) != [5]:
@@ -644,7 +618,7 @@ def test_watch_notices_that_the_run_is_another(change, run, monkeypatch):
         if change == "replaced":
             file.write_text(text.replace("--seed=", "--seed=9"))
 
-    monkeypatch.setattr(watch.Watch, "_wait", wait)
+    monkeypatch.setattr(command._Watch, "_wait", wait)
     with pytest.raises(errors.UserError, match=str(run)):
         command.run(_watch(run, untrained=False))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import saved_run
 
-from tf_contrastive.evaluation import artifacts
+from tf_contrastive.evaluation import comparison
 
 _ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("DRILL_SEED", "0"))
@@ -102,7 +102,7 @@ def test_kills_leave_the_old_or_the_new_result(tmp_path):
         for path in run.glob("evaluation/*.npz"):
             with np.load(path) as arrays:
                 assert all(arrays[name].size for name in arrays)
-            assert artifacts.read(str(path))
+            assert comparison.read(str(path))
     print(f"{KILLS} kills, {inside} while a file was written")
     _finish(run, 1)
     assert _rows(run) == known[1]

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import json
 
 import contexts
@@ -31,7 +30,8 @@ from tf_contrastive.config.data import Data
 from tf_contrastive.config.evaluate import resolve_splits
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import protocols, results
+from tf_contrastive.evaluation import protocols
+from tf_contrastive.evaluation.report import row_name
 
 _CLASSIFIERS = ["knn", "prototype", "linear"]
 
@@ -63,7 +63,7 @@ def _subject(encoder, train=None, test=None, **options):
 
 def _rows(report):
     """(protocol and variant) -> row of a report's results."""
-    return {results.row_name(row): row for row in report["results"]}
+    return {row_name(row): row for row in report["results"]}
 
 
 def test_protocols_score_a_frozen_encoder():
@@ -75,7 +75,12 @@ def test_protocols_score_a_frozen_encoder():
     assert embedding.checksum(encoder) == before
     results = _rows(report)
     assert list(results) == ["knn k=3", "knn k=1", "prototype", "linear"]
-    assert results["knn k=3"]["hyperparameters"] == {"k": [3, 1]}
+    assert results["knn k=3"]["hyperparameters"] == {
+        "k": [3, 1],
+        "weights": "cosine",
+        "features": ["h"],
+        "preprocessing": "auto",
+    }
     assert results["knn k=3"]["top5"] is None
     assert results["linear"]["hyperparameters"] == {
         "epochs": 20,
@@ -91,6 +96,10 @@ def test_protocols_score_a_frozen_encoder():
         "augmentation": "none",
         "validation_fraction": 0.1,
         "seed": 0,
+        "features": ["h"],
+        "normalize_features": False,
+        "starts_at_zero": True,
+        "preprocessing": "auto",
     }
     train = embedding.embed(encoder, _digit_batches("train"))
     test = embedding.embed(encoder, _digit_batches("test"))
@@ -105,8 +114,10 @@ def test_protocols_score_a_frozen_encoder():
             low, high = result["top5_interval"]
             assert low <= result["top5"] <= high
         # The record's hyperparameters are enough to repeat the result.
-        again = protocols.MEASURES[result["protocol"]](
-            _subject(encoder), **result["hyperparameters"]
+        given = dict(result["hyperparameters"])
+        assert given.pop("preprocessing") == "auto"
+        again = protocols.measure(
+            _subject(encoder), result["protocol"], **given
         )
         again = again.get("parts", {"": again})[result["variant"]]
         assert again["top1"] == result["top1"]
@@ -120,13 +131,7 @@ def test_protocols_score_a_frozen_encoder():
     ("options", "name", "recorded"),
     [
         ({}, "k=9", {}),
-        ({"knn_weights": "cosine"}, "k=9", {}),
         ({"knn_weights": "uniform"}, "k=9 uniform", {"weights": "uniform"}),
-        (
-            {"knn_weights": "exp"},
-            "k=9 exp 0.07",
-            {"weights": "exp", "temperature": 0.07},
-        ),
         (
             {"knn_weights": "exp", "knn_temperature": 0.5},
             "k=9 exp 0.5",
@@ -138,7 +143,9 @@ def test_votes_are_in_the_name_and_the_record(options, name, recorded):
     subject = _subject(_encoder(), knn_k="9", **options)
     [row] = protocols.run(subject, ["knn"])["results"]
     assert row["variant"] == name
-    assert row["hyperparameters"] == {"k": [9], **recorded}
+    recorded = {"weights": "cosine", **recorded}
+    expected = {"k": [9], "features": ["h"], "preprocessing": "auto"}
+    assert row["hyperparameters"] == expected | recorded
     four = subject.labelled_embeddings()
     assert row["top1"] == evaluation.knn(*four, k=9, **recorded)["top1"]
 
@@ -183,6 +190,50 @@ def test_projections_are_classified_beside_embeddings():
         protocols.run(subject, ["knn"])
 
 
+@pytest.mark.slow
+def test_declared_numbers_are_written():
+    options = {
+        **{"features": "h,z", "linear_epochs": 2, "logistic_penalties": 3},
+        **{"robustness_corruptions": "contrast", "robustness_examples": 50},
+        **{"view_examples": 60, "transforms_train": 60, "transforms_test": 40},
+        "tsne_examples": 30,
+    }
+    images = np.random.RandomState(0).randint(0, 256, [80, 8, 8, 3], np.uint8)
+    data = datasets.from_arrays(images, np.arange(80) % 4)
+    subject = _subject(_encoder(), data, data, **options)
+    subject = contexts.changed(subject, projection=lambda h, training: h[:, :5])
+    # `finetune_test.py` checks those that train encoders.
+    names = [
+        "knn",
+        "prototype",
+        "linear",
+        "logistic",
+        "robustness",
+        "separation",
+        "kl_bound",
+        "contrastive",
+        "uniformity",
+        "transforms",
+        "tsne",
+    ]
+    report = protocols.run(subject, names)
+    for name in names:
+        written = set()
+        for row in report["results"]:
+            if row["protocol"] != name:
+                continue
+            numbers = {"top1": row["top1"], "top5": row["top5"]}
+            for key, value in (numbers | row["metrics"]).items():
+                many = isinstance(value, list)
+                keys = [f"{key}/{i}" for i in range(1, 6)] if many else [key]
+                if value is not None:
+                    prefix = row["variant"] and f"{row['variant']}/"
+                    written |= {f"{prefix}{key}" for key in keys}
+        declared = subject.options.numbers(name)
+        # There is no baseline of these data.
+        assert declared - {"mce", "relative_mce"} <= written, name
+
+
 def test_splits_are_those_of_the_run():
     run = Data(dataset="cifar10", split="train[:100]", test_split="x")
 
@@ -206,10 +257,6 @@ def test_a_scale_is_a_version_of_its_own():
         assert cpu.version_of(name) == version + "-cpu" * (not equal), name
     assert cpu.version_of("linear") == "1-cpu"
     assert cpu.version_of("robustness") == "4-cpu"
-
-
-def test_python_knows_the_protocols_of_the_command_line():
-    assert list(protocols.MEASURES) == list(PROTOCOLS)
 
 
 def test_an_encoder_that_changes_is_an_error():
@@ -257,7 +304,7 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
     trained = checkpoints.load_encoder(checkpoints.load_run(workdir))
     assert report["checksum"] == embedding.checksum(trained)
     assert (report["dataset"], report["step"]) == ("digits", 1)
-    rows = [(r["encoder"], results.row_name(r)) for r in report["results"]]
+    rows = [(r["encoder"], row_name(r)) for r in report["results"]]
     assert rows == [
         (encoder, protocol)
         for encoder in ("trained", "untrained")
@@ -268,7 +315,7 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
         assert line.startswith(result["encoder"])
         low, high = result["top1_interval"]
         assert (
-            f"{results.row_name(result):<9}  {result['version']:<7}"
+            f"{row_name(result):<9}  {result['version']:<7}"
             f"  {result['top1']:.4f}  {low:.4f}..{high:.4f}"
         ) in line
     assert lines[-2] == f"encoder checksum unchanged: {report['checksum'][:12]}"
@@ -324,23 +371,6 @@ def test_classes_absent_from_training_are_logged():
     assert len(warned) == 1
     missed = np.mean(subject.embeddings("test")[1] >= 8)
     assert all(r["top1"] <= 1 - missed for r in report["results"])
-
-
-@pytest.mark.slow
-def test_views_of_no_augmentation_are_the_images_themselves():
-    encoder = _encoder()
-    size, steps = 64, 1437 // 64
-    scored = _subject(encoder)
-    stream = scored.images.training(scored.data.train, "none", batch_size=size)
-    stream = itertools.islice(stream, steps)
-    found, labels = embedding.embed(encoder, stream)
-    train, train_labels = embedding.embed(encoder, _digit_batches("train"))
-    # Each row is that of another image, but for the last, partial batch.
-    distances = np.abs(found[:, np.newaxis, :40] - train[:, :40]).sum(-1)
-    rows = distances.argmin(axis=1)
-    assert len(np.unique(rows)) > 0.99 * steps * size  # Some digits are alike.
-    np.testing.assert_allclose(found, train[rows], atol=1e-5)
-    np.testing.assert_array_equal(labels, train_labels[rows])
 
 
 @pytest.mark.slow
@@ -405,43 +435,6 @@ def with_extra(tmp_path_factory):
     )
     saved_run.make(folder, source, extra_channels=2)
     return folder, source
-
-
-@pytest.mark.slow
-def test_extra_channels_are_embedded_and_served(
-    with_extra, monkeypatch, tmp_path, capsys
-):
-    workdir, source = with_extra
-    monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
-    exported = str(tmp_path / "export")
-    assert export_command.run(Export(Exporting(workdir, exported))) == 0
-    out = capsys.readouterr().out
-    assert "images: float32 [N, 8, 8, 5], colours in [0, 1]" in out
-    assert exporting.details(f"{exported}/1")["channels"] == 5
-    served = tf.saved_model.load(f"{exported}/1").signatures
-    assert list(served) == ["serving_default", "project"]
-    encoder = checkpoints.load_encoder(checkpoints.load_run(workdir))
-    batches = datasets.evaluation_batches(
-        source, views.evaluation(8), batch_size=40
-    )
-    images = next(iter(batches))[0]
-    assert images.shape == (40, 8, 8, 5)
-    expected = encoder(images, training=False)
-    for place in (
-        {"workdir": workdir},
-        {"saved_model": exported, "input": "any"},
-    ):
-        output = str(tmp_path / "out.npz")
-        command = fields.replace(Embed(), output=output, **place)
-        assert embed_command.run(command) == 0
-        found = np.load(output)["embeddings"]
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-    for part in (images, images[:0]):
-        found = served["serving_default"](images=part)["embedding"]
-        np.testing.assert_allclose(found, expected[: len(part)], atol=1e-5)
-    # They are seen: without them the embeddings are others.
-    without = encoder(images * [1, 1, 1, 0, 0], training=False)
-    assert np.abs(expected - without).max() > 0.01
 
 
 @pytest.mark.slow

@@ -1,6 +1,4 @@
-"""What encoders lose by corruptions, and a baseline's share."""
-
-import json
+"""What encoders lose by corruptions."""
 
 import contexts
 import numpy as np
@@ -17,7 +15,7 @@ from tf_contrastive.evaluation import (
     corruptions,
     other_datasets,
     protocols,
-    results,
+    report,
 )
 
 
@@ -102,9 +100,9 @@ def test_calibration_is_of_each_severity(_measured):
 
 def test_results_can_be_read_back(_measured):
     metrics = files.as_json(_measured["metrics"])
-    assert results.ROW_FORM["metrics"](metrics)
+    assert report.ROW_FORM["metrics"](metrics)
     broken = metrics | {"accuracy_interval": [[0.1], [0.2, 0.3]]}
-    assert not results.ROW_FORM["metrics"](broken)
+    assert not report.ROW_FORM["metrics"](broken)
 
 
 def test_the_first_examples_alone():
@@ -113,45 +111,6 @@ def test_the_first_examples_alone():
     )
     errors = np.array(few["metrics"]["error_contrast"]) * 70
     np.testing.assert_allclose(errors, np.round(errors), atol=1e-9)
-
-
-def test_a_baseline_makes_it_mce(tmp_path, _measured):
-    path = tmp_path / "baseline.json"
-    base = {name: [0.5] * 5 for name in _NAMES} | {"clean": 0.1}
-    path.write_text(json.dumps(base))
-    found = contexts.measure(
-        "robustness", _subject(), corruptions=_NAMES, baseline=str(path)
-    )["metrics"]
-    mean = found["mean_error"] / 100
-    assert found["mce"] == pytest.approx(100 * mean / 0.5)
-    clean = 1 - found["clean_top1"]
-    assert found["relative_mce"] == pytest.approx(100 * (mean - clean) / 0.4)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[",
-        "[]",
-        '{"contrast": 55.0}',
-        '{"fog": 0.5}',
-        '{"contrast": [0.1, 0.2, 0.3, 0.4]}',
-        '{"contrast": "n/a"}',
-        '{"contrast": {"1": 0.5}}',
-        '{"contrast": 0.5, "clean": 0.5}',
-    ],
-)
-def test_a_bad_baseline_is_refused_before_any_image_is_embedded(
-    content, tmp_path, monkeypatch
-):
-    path = tmp_path / "baseline.json"
-    path.write_text(content)
-    scored = _subject(
-        robustness_corruptions="contrast", robustness_baseline=str(path)
-    )
-    monkeypatch.setattr(type(scored), "embeddings", None)
-    with pytest.raises(UserError, match="robustness_baseline="):
-        protocols.run(scored, ["robustness"])
 
 
 @pytest.mark.slow

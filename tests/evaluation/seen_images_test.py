@@ -13,7 +13,8 @@ from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import comparison, results, seen_images
+from tf_contrastive.evaluation import comparison, scoring
+from tf_contrastive.evaluation import report as reports
 
 _LABELLED, _UNLABELLED = "supcon", "ntxent"
 
@@ -38,9 +39,7 @@ def test_an_encoder_is_not_scored_on_labels_it_was_trained_on(
     sources = (datasets.source("digits", split) for split in (trained, scored))
 
     def said():
-        return seen_images.of_encoder(
-            run, *sources, [protocol], are_held_out=held_out
-        )
+        return scoring.check_seen(run, *sources, [protocol], held_out)
 
     if expected == "refused":
         with pytest.raises(errors.UserError) as caught:
@@ -62,9 +61,7 @@ def test_copies_in_other_files_are_seen_too(tmp_path):
     def said():
         names = (f"folder:{tmp_path}/{x}" for x in "ab")
         sources = map(datasets.source, names)
-        return seen_images.of_encoder(
-            run, *sources, ["knn"], are_held_out=False
-        )
+        return scoring.check_seen(run, *sources, ["knn"], False)
 
     assert "1 of the 20 images to score and on their labels" in said()
     shutil.copytree(tmp_path / "a/dog", tmp_path / "b/dog", dirs_exist_ok=True)
@@ -91,7 +88,7 @@ def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
         _evaluate(workdir=folder, **slices)
     seen = "the encoder was trained on 144 of the 144 images to score"
     assert f"warning: {seen}" in capsys.readouterr().out
-    assert [results.read(folder)["seen"] for folder in folders] == [seen, ""]
+    assert [reports.read(folder)["seen"] for folder in folders] == [seen, ""]
     warnings = comparison.compare(*folders)["warnings"]
     assert warnings == [f"{folders[0]}: {seen}"]
     exporting.export(folders[0], str(tmp_path / "export"))
@@ -99,13 +96,13 @@ def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
     assert f"Warning: {seen}" in card
     given = {"saved_model": str(tmp_path / "export"), "dataset": "digits"}
     _evaluate(**given, **slices, output_dir=str(tmp_path / "of_export"))
-    assert results.read(str(tmp_path / "of_export"))["seen"] == seen
+    assert reports.read(str(tmp_path / "of_export"))["seen"] == seen
     # What its encoder started from has seen more.
     saved_run.make(
         folders[1], source, loss=_UNLABELLED, split=split, init_from=folders[0]
     )
     _evaluate(workdir=folders[1], **slices)
-    assert results.read(folders[1])["seen"] == seen
+    assert reports.read(folders[1])["seen"] == seen
     export = str(tmp_path / "export")
     saved_run.make(folders[1], source, split=split, init_from=export)
     makers = list(exporting.makers(checkpoints.check_run(folders[1])))
@@ -154,10 +151,10 @@ def test_what_is_held_out_of_a_run_s_images_is_scored_with_a_warning(
         _evaluate(workdir=run, **options)
         count = 4 if options else 8
         assert f"trained on {count} of the {count} images" in caplog.text
-        assert "and on their labels" in results.read(run)["seen"]
+        assert "and on their labels" in reports.read(run)["seen"]
     # Data that are no longer there cannot be compared.
     (tmp_path / "images").rename(tmp_path / "moved")
     with caplog.at_level("INFO"):
         _evaluate(workdir=run, dataset="digits/2", test_split="test")
     assert "are not compared" in caplog.text
-    assert np.isfinite(results.read(run)["results"][0]["top1"])
+    assert np.isfinite(reports.read(run)["results"][0]["top1"])

@@ -10,7 +10,7 @@ import pytest
 
 from tf_contrastive import evaluation
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import separation
+from tf_contrastive.evaluation import figures, separation
 
 _RNG = np.random.RandomState(0)
 
@@ -124,4 +124,4 @@ def test_separation_protocol():
 def test_a_thousand_classes_fit_on_a_page():
     part = evaluation.neighbor_histograms(np.ones(3), np.zeros(3))
     parts = {f"class {k}": part for k in range(1000)}
-    assert len(separation.plot(parts).axes) < 20
+    assert len(figures.neighbors(parts).axes) < 20

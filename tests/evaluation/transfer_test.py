@@ -14,11 +14,9 @@ from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.protocols import Transfer
 from tf_contrastive.config.transfer import SUITES
 from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.datasets import tfds_source
-from tf_contrastive.embedding import Embedder
 from tf_contrastive.evaluation import (
     logistic,
     other_datasets,
@@ -44,17 +42,6 @@ def test_the_papers_datasets_and_metrics():
         "cars",
     }
     assert {t.metric for t in sincere.values()} == {"top1"}
-    hyperparameters = Transfer().hyperparameters()
-    assert hyperparameters["grid"]["steps"] == 20_000
-    assert hyperparameters["scratch_grid"]["steps"] == 40_000
-    for grid, low, high, decays in (
-        (hyperparameters["grid"], 1e-4, 0.1, 8),
-        (hyperparameters["scratch_grid"], 1e-3, 1.0, 8),
-    ):
-        np.testing.assert_allclose(
-            grid["learning_rates"], np.geomspace(low, high, 7), rtol=2e-3
-        )
-        assert len(grid["weight_decays"]) == decays
     with pytest.raises(errors.UserError, match="transfer_suite=simclrr"):
         protocols.run(
             digit_networks.subject(transfer_suite="simclrr"), ["transfer"]
@@ -124,41 +111,6 @@ def test_transfer_has_the_preprocessing_of_its_paper(
     )
     assert len(parts) == 2
     assert used == expected  # Of linear, and of fine-tuning.
-
-
-@pytest.mark.slow
-def test_each_split_is_embedded_once_at_most(monkeypatch):
-    walks = []
-    walk = Embedder.steps
-    monkeypatch.setattr(
-        Embedder,
-        "steps",
-        lambda self, make: walks.append(1) or walk(self, make),
-    )
-    dict(
-        contexts.measure(
-            "finetune",
-            digit_networks.subject(),
-            **digit_networks.FINETUNE | {"epochs": [1]},
-        )
-    )
-    assert not walks
-    _only(
-        monkeypatch,
-        {
-            ("cifar10", s): digit_networks.source(slice(100))
-            for s in ("train", "test")
-        },
-    )
-    one = {"steps": 1, "learning_rates": [0.1, 0.2], "weight_decays": [0.0]}
-    for methods, embedded in ((["finetune"], 0), (["linear", "finetune"], 2)):
-        walks.clear()
-        dict(
-            contexts.measure(
-                "transfer", digit_networks.subject(), methods=methods, grid=one
-            )
-        )
-        assert len(walks) == embedded
 
 
 def test_parts_of_transfer_come_one_at_a_time(monkeypatch):
@@ -336,26 +288,6 @@ def test_a_target_may_be_a_folder_with_the_metric_of_its_name(
 
 
 @pytest.mark.slow
-def test_a_target_may_be_a_list(tmp_path):
-    root = _write(tmp_path, {"train": _TRAIN, "test": _TEST})
-    lines = [
-        f"{path.relative_to(root)},{path.parent.name},{split}"
-        for split in ("train", "test")
-        for path in sorted((root / split).rglob("*.*"))
-    ]
-    text = "\n".join(["path,label,split", *lines])
-    (tmp_path / "list.csv").write_text(text)
-    scored = digit_networks.subject(
-        transfer_datasets=f"birdsnap=csv:{tmp_path}/list.csv",
-        transfer_methods="linear",
-    )
-    [row] = protocols.run(scored, ["transfer"])["results"]
-    assert row["variant"] == "birdsnap linear"
-    assert row["metrics"]["metric"] == "top1"
-    assert row["metrics"]["score"] == row["top1"] > 0.7
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("splits", "words"),
     [
@@ -401,7 +333,7 @@ def test_a_target_that_the_encoder_was_trained_on_is_refused_or_told(
             transfer_datasets=f"aircraft=folder:{root}",
             transfer_methods="linear",
         ),
-        trainings=lambda: [(run, trained)],
+        trainings=[(run, trained)],
     )
     if loss == "supcon":
         with pytest.raises(errors.UserError, match="on their labels: repeat"):

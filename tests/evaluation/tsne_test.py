@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import tsne
+from tf_contrastive.evaluation import figures, tsne
 
 _RNG = np.random.RandomState(0)
 
@@ -43,5 +43,5 @@ def test_a_legend_names_at_most_twenty_classes():
     labels = np.arange(100)
     for count, legends in ((10, 1), (100, 0)):
         places = {"h": _RNG.normal(size=(100, 2))}
-        figure = tsne.plot(places, labels % count, list(map(str, labels)))
+        figure = figures.maps(places, labels % count, list(map(str, labels)))
         assert len(figure.legends) == legends

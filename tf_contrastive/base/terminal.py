@@ -34,7 +34,7 @@ class _Output(io.FileIO):
 
     problem = ""
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any, /) -> int:
         """Writes bytes, or drops them.
 
         Raises:
@@ -45,7 +45,7 @@ class _Output(io.FileIO):
         except BrokenPipeError:
             raise
         except OSError as error:
-            self.problem = error.strerror
+            self.problem = error.strerror or str(error)
             return memoryview(data).nbytes
 
 

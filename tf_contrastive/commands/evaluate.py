@@ -1,12 +1,15 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
 import dataclasses
+import itertools
 import os
 import string
+import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive.base import files, terminal
-from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.base.errors import DivergedError, UserError, arg
 from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.fields import Terminal, group, option
@@ -15,8 +18,15 @@ from tf_contrastive.config.runtime import STRATEGIES, Devices
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from tf_contrastive import checkpoints
+    from tf_contrastive.checkpoints import preemption
+    from tf_contrastive.evaluation import report as reports
+    from tf_contrastive.evaluation import scoring
+
 COMPARISON_FILE = "comparison.json"
 _LETTERS = string.ascii_uppercase
+# Seconds between two checks for a signal while waiting.
+_NAP_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,23 +115,26 @@ def run(options: Evaluate) -> int:
     """
     with terminal.without_start_lines():
         from tf_contrastive import checkpoints, distribution
-        from tf_contrastive.evaluation import scorer as scoring
-        from tf_contrastive.evaluation import watch
+        from tf_contrastive.evaluation import scoring
 
     evaluation = options.evaluation
     if evaluation.compare:
         return _compare(evaluation)
+
+    def score(run: "checkpoints.Run | None") -> None:
+        setting = scoring.open_setting(options, strategy, run)
+        scoring.score(setting, run, setting.report(run))
+        for name in setting.bad_images:
+            terminal.info(f"left out, cannot be read: {name}")
+
     with distribution.failures.reported():
-        scorer = scoring.Scorer(options, _strategy(options))
+        strategy = _strategy(options)
         if evaluation.watch:
-            return watch.Watch(options, scorer.folder, scorer)()
-        workdir = evaluation.workdir
-        if workdir:
-            checkpoints.load(workdir, scorer)
+            return _watch(options, strategy)
+        if evaluation.workdir:
+            checkpoints.load(evaluation.workdir, score)
         else:
-            scorer(None)
-    for name in scorer.bad_images:
-        terminal.info(f"left out, cannot be read: {name}")
+            score(None)
     return 0
 
 
@@ -140,9 +153,165 @@ def _strategy(options: Evaluate) -> "tf.distribute.Strategy":
     )
 
 
+# ---- Watching a running job --------------------------------------------------
+
+
+class _CancelledError(Exception):
+    """A signal ended the watch."""
+
+
+def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> int:
+    """Scores each new checkpoint of a run, until the run has ended."""
+    import tensorflow as tf
+
+    from tf_contrastive.checkpoints import preemption
+
+    with preemption.PreemptionListener(
+        tf.distribute.get_strategy(), action="ending the watch"
+    ) as listener:
+        watch = _Watch(options, strategy, listener)
+        try:
+            watch()
+            reason = "the run has ended"
+        except _CancelledError as error:
+            reason = f"ended by {error}"
+    terminal.info(f"{reason}: {watch.count} checkpoint(s) scored")
+    return 0
+
+
+class _Watch:
+    """Scores each new checkpoint of a run, once.
+
+    New are those after the newest that has been scored, as the history in
+    `evaluation.json` says. The run has ended with the checkpoint of its last
+    step. A checkpoint that is deleted before it is read is skipped.
+    """
+
+    def __init__(
+        self,
+        options: Evaluate,
+        strategy: "tf.distribute.Strategy",
+        listener: "preemption.PreemptionListener",
+    ) -> None:
+        self.count = 0
+        self._options = options
+        self._strategy = strategy
+        self._listener = listener
+        self._skipped: set[int] = set()
+        self._setting: scoring.Setting | None = None
+        # The first one, which has the results of a random encoder.
+        self._report: reports.Report | None = None
+
+    def __call__(self) -> None:
+        """Watches until the run has ended."""
+        from tf_contrastive import checkpoints
+        from tf_contrastive.evaluation import scoring
+
+        workdir, run = self._options.evaluation.workdir, None
+        while True:
+            # The folder may be gone, or hold another run.
+            config = checkpoints.check_run(workdir)
+            paths = checkpoints.saved(workdir)
+            if paths and run is None:
+                run = checkpoints.load_run(workdir)
+                self._setting = scoring.open_setting(
+                    self._options, self._strategy, run
+                )
+            if run:
+                if config != run.config:
+                    raise UserError(
+                        f"{workdir} holds another run than at the start of the"
+                        " watch: start it again"
+                    )
+                # Results of a later step are not replaced by earlier ones.
+                new = itertools.takewhile(
+                    lambda at: not self._is_done(at.step),
+                    map(run.at, reversed(paths)),
+                )
+                for at in reversed([*new]):
+                    self._score(at)
+                if self._is_done(run.last_step):
+                    return
+            self._wait(self._options.evaluation.watch_every_seconds)
+
+    def _score(self, run: "checkpoints.Run") -> None:
+        from tf_contrastive import checkpoints
+        from tf_contrastive.evaluation import scoring
+
+        self._end_if_cancelled()
+        assert self._setting
+        if checkpoints.damage_of(run.checkpoint):
+            # Deleted, or still being written.
+            if not checkpoints.is_present(run.checkpoint):
+                self._skip(run)
+            return
+        report = self._setting.report(run, self._report)
+        try:
+            scoring.score(self._setting, run, report, self._cancellable)
+        except DivergedError as error:
+            # The other results are written; later checkpoints may not diverge.
+            self._skipped.add(run.step)
+            terminal.warning(f"step {run.step:,}: {error.marked}")
+        except checkpoints.DeletedCheckpointError:
+            self._skip(run)
+            return
+        self._report = self._report or report
+        self.count += 1
+
+    def _skip(self, run: "checkpoints.Run") -> None:
+        self._skipped.add(run.step)
+        terminal.info(
+            f"step {run.step:,}: skipped, its checkpoint was deleted before it"
+            " could be read"
+        )
+
+    def _is_done(self, step: int) -> bool:
+        """Whether a step has been scored by these protocols, or skipped."""
+        from tf_contrastive.evaluation import report as reports
+
+        assert self._setting
+        options, folder = self._setting.options, self._setting.folder
+        if step in self._skipped:
+            return True
+        measured = reports.measured(folder or "", self._setting.facts(step))
+        names = checks.split_list(options.evaluation.protocols)
+        if "all" not in names:
+            required = {
+                f"{name}@{options.version_of(name)}": files.as_json(
+                    options.recorded(name)
+                )
+                for name in names
+            }
+        elif self._report:
+            # What "all" stands for is known after the first measurement.
+            required = self._report.protocols
+        else:
+            return False
+        return measured is not None and measured | required == measured
+
+    def _cancellable(self, batches: Iterable) -> Iterator:
+        for batch in batches:
+            self._end_if_cancelled()
+            yield batch
+
+    def _end_if_cancelled(self) -> None:
+        if reason := self._listener.stop_reason():
+            raise _CancelledError(reason)
+
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._end_if_cancelled()
+            time.sleep(min(left, _NAP_SECONDS))
+
+
+# ---- Comparing ---------------------------------------------------------------
+
+
 def _compare(evaluation: Evaluation) -> int:
     """Prints which of each two encoders is better, by each protocol."""
-    from tf_contrastive.evaluation import comparison, results
+    from tf_contrastive.evaluation import comparison
+    from tf_contrastive.evaluation.report import ADVICE, row_name
 
     names = checks.split_list(evaluation.compare)
     report = comparison.compare_all(names, evaluation.seed)
@@ -151,7 +320,7 @@ def _compare(evaluation: Evaluation) -> int:
     numbers = ("first", "second", "difference", "95 %", "p", "images")
     rows = [
         (
-            results.row_name(row),
+            row_name(row),
             row["version"],
             f"{letters[row['a']]} - {letters[row['b']]}",
             row["verdict"],
@@ -172,7 +341,7 @@ def _compare(evaluation: Evaluation) -> int:
     for row in report["left_out"]:
         print(
             f"left out: {letters[row['a']]} - {letters[row['b']]}"
-            f" {results.row_name(row)} ({row['reason']})"
+            f" {row_name(row)} ({row['reason']})"
         )
     print(
         "better, worse: the 95 % interval of a paired bootstrap excludes 0, and"
@@ -182,6 +351,6 @@ def _compare(evaluation: Evaluation) -> int:
     )
     if evaluation.output_dir:
         path = os.path.join(evaluation.output_dir, COMPARISON_FILE)
-        files.write_json(path, report, results.ADVICE)
+        files.write_json(path, report, ADVICE)
         terminal.info(f"written: {path}")
     return 0

@@ -161,7 +161,7 @@ def _print_results(
     """Prints the results, and adds those of the linear stage to the file."""
     import tensorflow as tf
 
-    from tf_contrastive.evaluation import results
+    from tf_contrastive.evaluation import report as reports
 
     workdir = result.run.options.runtime.workdir
     if result.start_step == result.step:
@@ -174,7 +174,7 @@ def _print_results(
     if report:
         (scores,) = report["results"]
         rows["linear_top1"] = round(scores["top1"], 4)
-        if (top5 := results.shown_top5(scores)) is not None:
+        if (top5 := reports.shown_top5(scores)) is not None:
             rows["linear_top5"] = round(top5, 4)
         files.write_json(path, rows)
     width = max(map(len, rows))
@@ -182,7 +182,7 @@ def _print_results(
         print(f"{name:{width}}  {value}")
     if report:
         print()
-        print(results.table(report["results"]))
+        print(reports.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
     # Evaluation needs labels, and its defaults take long on a CPU.
     command = ["export"]

@@ -444,7 +444,7 @@ exec {python} {task} --run="$SLURM_ARRAY_TASK_ID\""""
 def _result(folder: str) -> dict[str, Any]:
     """Returns the record of a run, with its results."""
     with terminal.without_start_lines():
-        from tf_contrastive.evaluation import results
+        from tf_contrastive.evaluation import report
 
     record = files.read_json(os.path.join(folder, RECORD), form=_FORM)
     options = record["options"]
@@ -458,9 +458,9 @@ def _result(folder: str) -> dict[str, Any]:
             if isinstance(value, int | float) and name not in _COUNTS
         }
     if "evaluate" in done:
-        for row in results.read(folder).get("results", []):
+        for row in report.read(folder).get("results", []):
             if row["encoder"] == "trained":
-                for tag, value in results.scalars(row).items():
+                for tag, value in report.scalars(row).items():
                     metrics[tag.removeprefix("trained/")] = value
                 name = "/".join(filter(None, (row["protocol"], row["variant"])))
                 intervals[f"{name}/top1"] = row["top1_interval"]

@@ -117,6 +117,7 @@ class Evaluation:
         "test images whose augmented views are compared, at most (contrastive,"
         " uniformity, kl_bound)",
         minimum=2,
+        family="measure_options",
     )
     preprocessing: str = option(
         "auto",
@@ -174,22 +175,31 @@ class Scoring(_Groups):
         protocol: ProtocolDeclaration = getattr(self, name)
         shared = read_values(self.evaluation)
         shared["linear"] = LinearStage.hyperparameters(self.linear)
-        scored_by_knn = not self.robustness.is_calibrated
-        shared["neighbors"] = self.knn.votes() if scored_by_knn else {}
-        values = {name: shared[name] for name in protocol.shared}
-        for added, usual in (("features", ["h"]), ("neighbors", {})):
-            if values.get(added) == usual:
-                # Only what was set, so that earlier results stay comparable.
-                del values[added]
-        return protocol.hyperparameters() | values
+        shared["neighbors"] = self.knn.votes()
+        return protocol.hyperparameters() | {
+            option: shared[option] for option in protocol.shared
+        }
 
     def recorded(self, name: str) -> dict[str, Any]:
         """Returns a protocol's hyperparameters, as the results have them."""
-        preprocessing = self.evaluation.preprocessing
-        chosen = {"preprocessing": preprocessing}
-        return self.hyperparameters(name) | (
-            chosen if preprocessing != Evaluation.preprocessing else {}
-        )
+        preprocessing = {"preprocessing": self.evaluation.preprocessing}
+        return self.hyperparameters(name) | preprocessing
+
+    def numbers(self, name: str) -> set[str]:
+        """Returns a protocol's numbers: METRIC, VARIANT/METRIC or METRIC/1.
+
+        The last is the first of a list; `*` stands for any part.
+        """
+        protocol: ProtocolDeclaration = getattr(self, name)
+        spaces = ["h"]
+        if "features" in protocol.shared:
+            spaces = split_list(self.evaluation.features)
+        return {
+            "/".join(filter(None, (space_variant(space, variant), number)))
+            for space in spaces
+            for variant in protocol.variants()
+            for number in protocol.writes()
+        }
 
     def version_of(self, name: str) -> str:
         """Returns a protocol's version, such as 1, or 1-cpu at a scale."""
@@ -198,8 +208,13 @@ class Scoring(_Groups):
         return f"{protocol.version}{f'-{scale}' if scaled else ''}"
 
     def _check(self) -> None:
-        for kind in PROTOCOLS:
-            getattr(self, kind).check()
+        for name in PROTOCOLS:
+            getattr(self, name).check()
+
+
+def space_variant(space: str, variant: str = "") -> str:
+    """Returns the name of a result of features h (unnamed) or z."""
+    return " ".join(filter(None, (space.removeprefix("h"), variant)))
 
 
 def resolve_splits(options: _Options, run: Data | None) -> _Options:

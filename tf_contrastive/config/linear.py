@@ -106,13 +106,9 @@ class LinearStage:
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of `evaluation.linear_probe`."""
         schedule, optimizer = self.schedule, self.optimizer
-        # Only what is unusual, so that earlier results stay comparable.
-        unusual: dict[str, Any] = {}
-        if self.l2_normalize_features:
-            unusual["normalize_features"] = True
-        if optimizer.scales_by_weights:
-            unusual["starts_at_zero"] = False
-        return unusual | {
+        return {
+            "normalize_features": self.l2_normalize_features,
+            "starts_at_zero": not optimizer.scales_by_weights,
             "epochs": schedule.epochs,
             "batch_size": schedule.batch_size,
             "label_smoothing": self.label_smoothing,

@@ -1,6 +1,12 @@
-"""Evaluation protocols: their options, defaults, presets and traits."""
+"""Evaluation protocols, each declared in one place.
+
+A declaration has the protocol's name, its options with their defaults, its
+traits, where the function that measures is, and the names of the numbers that
+it writes. Nothing else lists the protocols.
+"""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +20,6 @@ from tf_contrastive.config.checks import (
     read_numbers,
     split_list,
 )
-from tf_contrastive.config.encoder import MAX_DROP_PATH
 from tf_contrastive.config.fields import group, option, split_pairs
 from tf_contrastive.config.linear import (
     LinearSchedule,
@@ -22,7 +27,6 @@ from tf_contrastive.config.linear import (
     linear_augmentation,
     linear_batch_size,
 )
-from tf_contrastive.config.optimizer import OPTIMIZERS
 from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.transfer import (
     METHODS,
@@ -31,8 +35,15 @@ from tf_contrastive.config.transfer import (
 )
 from tf_contrastive.config.views import augmentation_name
 
+# Options that few set are given in one flag, KEY=VALUE,KEY=VALUE: that of their
+# protocol, PROTOCOL_options, or that of all measures of representations.
+_option = functools.partial(option, family="options")
+_measure_option = functools.partial(option, family="measure_options")
+
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
+# Of the figures of ImageNet-C.
+SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class Votes(NamedTuple):
@@ -67,6 +78,12 @@ class ProtocolDeclaration:
     The defaults of the fields are the papers'.
 
     Attributes:
+      implementation: MODULE:FUNCTION that measures, imported when it is used:
+        (context, **hyperparameters) -> `report.Measurement`, or an iterator of
+        (variant, measurement), each yielded as soon as it is measured.
+      lacks: MODULE:FUNCTION, context -> what the protocol lacks besides the
+        traits below, or None.
+      metrics: names of the numbers that it writes, see `writes`.
       version: from 1. A change of the code that can change results increases
         it, so that incomparable results are not compared.
       prefix: of the names that the fields have among the command's options.
@@ -80,6 +97,9 @@ class ProtocolDeclaration:
     """
 
     name: ClassVar[str]
+    implementation: ClassVar[str]
+    lacks: ClassVar[str] = ""
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")
     version: ClassVar[int] = 1
     prefix: ClassVar[str] = ""
     shared: ClassVar[tuple[str, ...]] = ()
@@ -88,6 +108,17 @@ class ProtocolDeclaration:
     learns: ClassVar[bool] = False
     needs_projections: ClassVar[bool] = False
     smallest: ClassVar[Mapping[str, int]] = {}
+
+    def writes(self) -> tuple[str, ...]:
+        """Returns the numbers of each result: METRIC, or METRIC/1 of a list.
+
+        `*` stands for any part. Claims are checked by them before they run.
+        """
+        return self.metrics
+
+    def variants(self) -> tuple[str, ...]:
+        """Returns the names of its results; "" if there is one."""
+        return ("",)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
@@ -111,6 +142,9 @@ class KNN(ProtocolDeclaration):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
     name = "knn"
+    implementation = "tf_contrastive.evaluation.classification:measure_knn"
+    lacks = "tf_contrastive.evaluation.classification:lacks_for_knn"
+    metrics = ("top1",)
     prefix = "knn_"
     shared = ("features",)
     needs_labels = True
@@ -133,20 +167,19 @@ class KNN(ProtocolDeclaration):
     )
 
     def votes(self) -> dict[str, Any]:
-        """Returns the options of votes, but none where they are SINCERE's.
-
-        Earlier results do not have them, and stay comparable.
-        """
-        if self.weights == KNN.weights:
-            return {}
-        options = {"weights": self.weights, "temperature": self.temperature}
-        if not KNN_WEIGHTS[self.weights].has_temperature:
-            del options["temperature"]
-        return options
+        """Returns the options of votes that have an effect."""
+        if KNN_WEIGHTS[self.weights].has_temperature:
+            return {"weights": self.weights, "temperature": self.temperature}
+        return {"weights": self.weights}
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
         return {"k": read_counts(self.k), **self.votes()}
+
+    def variants(self) -> tuple[str, ...]:
+        """Returns the names of the results, by number of neighbours."""
+        votes = self.votes()
+        return tuple(neighbors_name(k, **votes) for k in read_counts(self.k))
 
     def check(self) -> None:
         """Raises `UserError` for a temperature that has no effect."""
@@ -162,10 +195,19 @@ class KNN(ProtocolDeclaration):
             )
 
 
+def neighbors_name(k: int, weights: str, temperature: float = 0.0) -> str:
+    """Returns the name of k neighbours' result: "k=5", "k=200 exp 0.07"."""
+    votes = [] if weights == KNN.weights else [weights, temperature or ""]
+    return " ".join([f"k={k}", *map(str, votes)]).rstrip()
+
+
 class Prototype(ProtocolDeclaration):
     """The nearest class prototype."""
 
     name = "prototype"
+    implementation = (
+        "tf_contrastive.evaluation.classification:measure_prototype"
+    )
     needs_labels = True
     learns = True
 
@@ -174,6 +216,8 @@ class Head(ProtocolDeclaration):
     """The classifier that cross-entropy training made."""
 
     name = "head"
+    implementation = "tf_contrastive.evaluation.classification:measure_head"
+    lacks = "tf_contrastive.evaluation.classification:lacks_head"
     needs_labels = True
 
 
@@ -230,6 +274,9 @@ class Linear(LinearStage, ProtocolDeclaration):
     """The linear evaluation protocol, with SimCLR's numbers."""
 
     name = "linear"
+    implementation = "tf_contrastive.evaluation.classification:measure_linear"
+    lacks = "tf_contrastive.evaluation.classification:lacks_features"
+    metrics = ("top1", "top5", "loss")
     prefix = "linear_"
     shared = ("features", "validation_fraction", "seed")
     cpu: ClassVar = {"augmentation": "none", "batch_size": 256}
@@ -251,6 +298,11 @@ class Linear(LinearStage, ProtocolDeclaration):
         " --validation_fraction of train; empty: --linear_learning_rate",
         check=POSITIVE_NUMBERS,
     )
+
+    def writes(self) -> tuple[str, ...]:
+        """Returns the numbers of each result."""
+        rate = ("learning_rate",) if self.learning_rates else ()
+        return self.metrics + rate
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of the linear protocol."""
@@ -299,16 +351,20 @@ class Logistic(ProtocolDeclaration):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
     name = "logistic"
+    implementation = "tf_contrastive.evaluation.logistic:measure"
+    metrics = ("top1", "top5", "mean_per_class", "penalty")
     prefix = "logistic_"
     shared = ("validation_fraction", "seed")
     needs_labels = True
     learns = True
 
-    penalties: int = option(45, "log-spaced penalties to try", minimum=1)
-    lowest_penalty: float = option(
+    penalties: int = _option(
+        45, "log-spaced penalties to try", minimum=1, maximum=10_000
+    )
+    lowest_penalty: float = _option(
         1e-6, "lowest L2 penalty, relative to the sum of the losses", above=0.0
     )
-    highest_penalty: float = option(
+    highest_penalty: float = _option(
         1e5, "highest L2 penalty, where the path starts", above=0.0
     )
 
@@ -322,13 +378,21 @@ class Logistic(ProtocolDeclaration):
             )
 
 
-_UNUSUAL_FINE_TUNING = (
-    "optimizer",
-    "weight_decay",
-    "warmup_epochs",
-    "layer_decay",
-    "drop_path",
-)
+class FineTuning(NamedTuple):
+    """How an optimizer fine-tunes."""
+
+    learning_rate: float  # Per 256 images.
+    weight_decay: float = 0.0  # Of kernels.
+    warmup_epochs: float = 0.0  # At most a tenth of all.
+    drop_path: float = 0.0  # Stochastic depth of vision transformers.
+
+
+FINE_TUNING = {
+    # SimCLR, appendix B.5, with Nesterov momentum.
+    "sgd": FineTuning(0.05),
+    # DeiT, table 9, as in MoCo v3: 5e-4 for 512 images.
+    "adamw": FineTuning(2.5e-4, 0.05, 5.0, 0.1),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,6 +400,9 @@ class Finetune(ProtocolDeclaration):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
     name = "finetune"
+    implementation = "tf_contrastive.evaluation.finetune:measure"
+    lacks = "tf_contrastive.evaluation.finetune:lacks_copy_or_labels"
+    metrics = ("top1", "top5", "labels", "learning_rate", "validation")
     prefix = "finetune_"
     shared = ("validation_fraction", "seed")
     cpu: ClassVar = {
@@ -367,9 +434,12 @@ class Finetune(ProtocolDeclaration):
     )
     batch_size: int = option(4096, "images per step, at most all", minimum=1)
     learning_rates: str = option(
-        "0.05",
+        "",
         "comma-separated learning rates per 256 images, tuned on"
-        " --validation_fraction of the labels",
+        " --validation_fraction of the labels; empty: "
+        + ", ".join(
+            f"{x.learning_rate:g} ({n})" for n, x in FINE_TUNING.items()
+        ),
         check=POSITIVE_NUMBERS,
         read=read_numbers,
     )
@@ -387,46 +457,28 @@ class Finetune(ProtocolDeclaration):
         " other data and fractions, the same number of each class",
     )
     optimizer: str = option(
-        "sgd",
-        "optimizer; sgd and lars with Nesterov momentum",
-        choices=OPTIMIZERS,
+        "auto",
+        "sgd, with Nesterov momentum (SimCLR), or adamw, with warm-up, weight"
+        " decay and stochastic depth (DeiT); auto: adamw for a run of a vision"
+        " transformer, else sgd",
+        choices=("auto", *FINE_TUNING),
     )
-    weight_decay: float = option(0.0, "weight decay of kernels")
-    warmup_epochs: float = option(
-        0.0, "epochs in which the learning rate rises to its peak"
-    )
-    layer_decay: float = option(
-        1.0,
-        "factor of the learning rate from block to block, towards the input"
-        " (resnet, vit)",
-        above=0.0,
-        maximum=1.0,
-    )
-    drop_path: float = option(
-        0.0,
-        "stochastic depth (vit): how often the last block is left out",
-        maximum=MAX_DROP_PATH,
-    )
+
+    def variants(self) -> tuple[str, ...]:
+        """Returns the names of the results, by fraction of the labels."""
+        ends = ("", " scratch") if self.scratch else ("",)
+        fractions = read_numbers(self.fractions)
+        return tuple(f"{100 * x:g}%{end}" for x in fractions for end in ends)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
         values = super().hyperparameters()
         # Where the lists are changes nothing; results say which they have.
         del values["lists"]
-        for name in _UNUSUAL_FINE_TUNING:
-            if values[name] == getattr(Finetune, name):
-                # Earlier results do not have it, and stay comparable.
-                del values[name]
         return values
 
     def check(self) -> None:
-        """Raises `UserError` for values that do not go together."""
-        shortest = min(read_counts(self.epochs))
-        if self.warmup_epochs > shortest:
-            raise UserError(
-                f"{arg('finetune_warmup_epochs', f'{self.warmup_epochs:g}')}"
-                f" are more than {arg('finetune_epochs', shortest)}: set less"
-            )
+        """Raises `UserError` for epochs that do not fit the fractions."""
         fractions = len(read_numbers(self.fractions))
         if len(read_counts(self.epochs)) not in (1, fractions):
             raise UserError(
@@ -457,6 +509,9 @@ class Transfer(ProtocolDeclaration):
     """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
 
     name = "transfer"
+    implementation = "tf_contrastive.evaluation.transfer:measure"
+    lacks = "tf_contrastive.evaluation.transfer:lacks_datasets"
+    metrics = ("top1", "score")
     version = 2
     prefix = "transfer_"
     shared = ("validation_fraction", "seed")
@@ -483,40 +538,45 @@ class Transfer(ProtocolDeclaration):
         check=list_of(METHODS),
         read=split_list,
     )
-    examples: int = option(0, "examples of each split, from the first; 0: all")
-    batch_size: int = option(256, "images per step, at most all", minimum=1)
-    steps: int = option(
+    examples: int = _option(0, "examples of each split, from the first; 0: all")
+    batch_size: int = _option(256, "images per step, at most all", minimum=1)
+    steps: int = _option(
         20_000, "fine-tuning steps at each point of the grid", minimum=1
     )
-    learning_rates: str = option(
+    learning_rates: str = _option(
         "1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2,0.1",
         "comma-separated learning rates of the fine-tuning grid",
         check=POSITIVE_NUMBERS,
         read=read_numbers,
     )
-    weight_decays: str = option(
+    weight_decays: str = _option(
         "0,1e-6,3.16e-6,1e-5,3.16e-5,1e-4,3.16e-4,1e-3",
         "comma-separated weight decays of the fine-tuning grid, each divided"
         " by the learning rate",
         check=_DECAYS,
         read=read_numbers,
     )
-    scratch_steps: int = option(
+    scratch_steps: int = _option(
         40_000, "steps of training a random encoder", minimum=1
     )
-    scratch_learning_rates: str = option(
+    scratch_learning_rates: str = _option(
         "1e-3,3.16e-3,1e-2,3.16e-2,0.1,0.316,1",
         "comma-separated learning rates of the grid for a random encoder",
         check=POSITIVE_NUMBERS,
         read=read_numbers,
     )
-    scratch_weight_decays: str = option(
+    scratch_weight_decays: str = _option(
         "1e-5,3.16e-5,1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2",
         "comma-separated weight decays of the grid for a random encoder, each"
         " divided by the learning rate",
         check=_DECAYS,
         read=read_numbers,
     )
+
+    def variants(self) -> tuple[str, ...]:
+        """Returns the names of the results, by target and method."""
+        targets, methods = SUITES[self.suite].targets, split_list(self.methods)
+        return tuple(f"{x} {method}" for x in targets for method in methods)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of the protocol's `measure`."""
@@ -566,6 +626,9 @@ class Robustness(ProtocolDeclaration):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
     name = "robustness"
+    implementation = "tf_contrastive.evaluation.robustness:measure"
+    lacks = "tf_contrastive.evaluation.robustness:lacks_classifier"
+    metrics = ("top1", "clean_top1", "mean_error", "mce", "relative_mce")
     version = 4
     prefix = "robustness_"
     shared = ("linear", "neighbors", "seed")
@@ -590,21 +653,19 @@ class Robustness(ProtocolDeclaration):
         " --robustness_classifier=knn",
         minimum=1,
     )
-    corruptions: str = option(
+    corruptions: str = _option(
         ",".join(CORRUPTIONS),
         "comma-separated corruptions, each at five severities, out of"
         f" {', '.join(CORRUPTIONS)}",
         check=list_of(CORRUPTIONS),
         read=split_list,
     )
-    examples: int = option(0, "test images to corrupt, from the first; 0: all")
-    bins: int = option(
-        15, "confidence bins of the expected calibration error", minimum=1
-    )
-    baseline: str = option(
-        "",
-        "JSON file of a baseline's errors by corruption and on clean images,"
-        " for mCE; empty: AlexNet's on ImageNet, none on other data",
+    examples: int = _option(0, "test images to corrupt, from the first; 0: all")
+    bins: int = _option(
+        15,
+        "confidence bins of the expected calibration error",
+        minimum=1,
+        maximum=1_000_000,
     )
 
     @property
@@ -612,13 +673,13 @@ class Robustness(ProtocolDeclaration):
         """Whether the classifier has confidences, as all but neighbours."""
         return self.classifier != "knn"
 
-    def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of its `measure`, except shared."""
-        values = super().hyperparameters()
-        if self.k == Robustness.k:
-            # Earlier results do not have it, and stay comparable.
-            del values["k"]
-        return values
+    def writes(self) -> tuple[str, ...]:
+        """Returns the numbers of its result, most of them by severity."""
+        by_severity = [f"error_{name}" for name in split_list(self.corruptions)]
+        by_severity += ["accuracy", *["ece"] * self.is_calibrated]
+        lists = (f"{name}/{s}" for name in by_severity for s in SEVERITIES)
+        further = "ece_clean" if self.is_calibrated else "neighbors"
+        return (*self.metrics, further, *lists)
 
     def check(self) -> None:
         """Raises `UserError` for neighbours that have no effect."""
@@ -633,6 +694,11 @@ class Robustness(ProtocolDeclaration):
 # ---- Measures of the representations -----------------------------------------
 
 
+def _of_spaces(*numbers: str) -> tuple[str, ...]:
+    """Returns the names of numbers of embeddings h and projections z."""
+    return tuple(f"{name}_{space}" for name in numbers for space in ("h", "z"))
+
+
 class _OfViews(ProtocolDeclaration):
     """A measure of augmented views of test images."""
 
@@ -644,6 +710,17 @@ class Separation(ProtocolDeclaration):
     """Margins between classes (SINCERE, section 4.1)."""
 
     name = "separation"
+    implementation = "tf_contrastive.evaluation.separation:measure"
+    metrics = tuple(
+        f"{space}{name}"
+        for space in ("", "projection_")
+        for name in (
+            "margin",
+            "margin_of_medians",
+            "target_median",
+            "noise_median",
+        )
+    )
     version = 2
     needs_labels = True
     learns = True
@@ -654,11 +731,22 @@ class KLBound(_OfViews):
     """A lower bound of a divergence by SINCERE's loss (theorem 11)."""
 
     name = "kl_bound"
+    implementation = "tf_contrastive.evaluation.projections:measure_kl"
+    lacks = "tf_contrastive.evaluation.projections:lacks_classes"
+    metrics = (
+        "kl_lower_bound",
+        "sincere_loss",
+        "upper_bound",
+        "supcon_kl_lower_bound",
+        "supcon_loss",
+        "temperature",
+        "images",
+    )
     needs_labels = True
     needs_projections = True
     smallest: ClassVar = {"test": 2}
 
-    kl_batch_size: int = option(
+    kl_batch_size: int = _measure_option(
         512, "images that are compared with one another (kl_bound)", minimum=2
     )
 
@@ -668,10 +756,18 @@ class Contrastive(_OfViews):
     """The other view of an image among others (SimCLR, section 5.1)."""
 
     name = "contrastive"
+    implementation = "tf_contrastive.evaluation.projections:measure_task"
+    metrics = (
+        "contrastive_accuracy",
+        "contrastive_entropy",
+        "max_entropy",
+        "temperature",
+        "images",
+    )
     needs_projections = True
     smallest: ClassVar = {"test": 2}
 
-    contrastive_batch_size: int = option(
+    contrastive_batch_size: int = _measure_option(
         4096,
         "images among which the other view is searched (contrastive)",
         minimum=2,
@@ -683,8 +779,17 @@ class Uniformity(_OfViews):
     """The distribution on the hypersphere (Wang and Isola 2020)."""
 
     name = "uniformity"
+    implementation = "tf_contrastive.evaluation.hypersphere:measure"
+    metrics = _of_spaces(
+        "alignment",
+        "uniformity",
+        "effective_rank",
+        "kurtosis",
+        "ks_prior",
+        "ks_normal",
+    )
 
-    random_directions: int = option(
+    random_directions: int = _measure_option(
         12, "orthogonal directions of histograms (uniformity)", minimum=1
     )
 
@@ -693,6 +798,9 @@ class Spectrum(ProtocolDeclaration):
     """The dimensions that a linear projection keeps (SimCLR, B.4)."""
 
     name = "spectrum"
+    implementation = "tf_contrastive.evaluation.spectra:measure"
+    lacks = "tf_contrastive.evaluation.spectra:lacks_linear_map"
+    metrics = ("share_of_top_*", "effective_rank", "rows", "columns")
     needs_projections = True
 
 
@@ -701,6 +809,14 @@ class Transforms(ProtocolDeclaration):
     """The transformations that h and z encode (SimCLR, section 4.2)."""
 
     name = "transforms"
+    implementation = "tf_contrastive.evaluation.transformations:measure"
+    metrics = (
+        *_of_spaces("color", "rotation", "noise", "sobel"),
+        "color_chance",
+        "rotation_chance",
+        "noise_chance",
+        "sobel_chance",
+    )
     learns = True
     shared = ("seed",)
     cpu: ClassVar = {"transforms_train": 2000, "transforms_test": 2000}
@@ -708,32 +824,37 @@ class Transforms(ProtocolDeclaration):
     # classes.
     smallest: ClassVar = {"train": 40, "test": 40}
 
-    transforms_train: int = option(
+    transforms_train: int = _measure_option(
         10_000, "training images to transform, at most", minimum=40
     )
-    transforms_test: int = option(
+    transforms_test: int = _measure_option(
         10_000, "test images to transform, at most", minimum=2
     )
-    transforms_hidden: int = option(
-        512, "hidden units of the transformation classifiers", minimum=1
+    transforms_hidden: int = _measure_option(
+        512,
+        "hidden units of the transformation classifiers",
+        minimum=1,
+        maximum=65_536,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class TSNE(ProtocolDeclaration):
-    """Maps of h and z in two dimensions (SimCLR, appendix B.5)."""
+    """Maps of h and z in two dimensions (SimCLR, appendix B.4)."""
 
     name = "tsne"
+    implementation = "tf_contrastive.evaluation.tsne:measure"
+    metrics = ("divergence_h", "divergence_z", "images")
     shared = ("seed",)
     smallest: ClassVar = {"test": 4}
 
-    tsne_examples: int = option(
+    tsne_examples: int = _measure_option(
         2000, "test images on the t-SNE map, at most", minimum=4
     )
-    tsne_classes: int = option(
+    tsne_classes: int = _measure_option(
         10, "random classes on the t-SNE map, at most", minimum=1
     )
-    tsne_perplexity: float = option(
+    tsne_perplexity: float = _measure_option(
         30.0, "t-SNE perplexity; lowered for small samples", above=1.0
     )
 
@@ -743,18 +864,20 @@ class KMeans(ProtocolDeclaration):
     """The regions that inner layers group (Intriguing Properties, 3.2)."""
 
     name = "kmeans"
+    implementation = "tf_contrastive.evaluation.kmeans:measure"
+    metrics = ("explained_*",)
     shared = ("seed",)
 
-    kmeans_images: int = option(
+    kmeans_images: int = _measure_option(
         4, "random test images whose local features are clustered", minimum=1
     )
-    kmeans_clusters: str = option(
+    kmeans_clusters: str = _measure_option(
         "2,4,8,16",
         "comma-separated numbers of clusters per image (kmeans)",
         check=positive_integers("1,5", distinct=True),
         read=read_counts,
     )
-    kmeans_scale: int = option(
+    kmeans_scale: int = _measure_option(
         2,
         "image side for local features, as a multiple of the encoder's (kmeans;"
         " an export only takes its own side)",

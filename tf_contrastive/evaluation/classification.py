@@ -14,11 +14,12 @@ from tf_contrastive import classifiers, optimizers, schedules
 from tf_contrastive.base import errors
 from tf_contrastive.config import checks
 from tf_contrastive.config import protocols as declared
+from tf_contrastive.config.evaluate import space_variant
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
 from tf_contrastive.config.views import declare as declare_policy
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # ---- Metrics -----------------------------------------------------------------
 
@@ -236,21 +237,13 @@ def lacks_for_knn(context: EvaluationContext) -> str | None:
     return lacks_features(context) or lacks_neighbors(context, "knn_k", most)
 
 
-def neighbors_name(k: int, votes: Mapping[str, Any]) -> str:
-    """Returns the name of k neighbours' result: "k=5", "k=200 exp 0.07"."""
-    return " ".join([f"k={k}", *map(str, votes.values())])
-
-
 def measure_knn(
     context: EvaluationContext,
     k: Sequence[int],
-    features: Sequence[str] = ("h",),
+    features: Sequence[str],
     **votes: Any,
 ) -> Measurement:
-    """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z.
-
-    Votes other than by cosine, `KNN.votes`, are part of the names.
-    """
+    """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z."""
     train, train_labels, test, labels = context.labelled_embeddings()
     parts: dict[str, Measurement] = {}
     for space in features:
@@ -263,17 +256,14 @@ def measure_knn(
         )
         for count, row in zip(k, predictions, strict=True):
             correct = row == labels
-            parts[variant(space, neighbors_name(count, votes))] = {
+            parts[
+                space_variant(space, declared.neighbors_name(count, **votes))
+            ] = {
                 "top1": float(correct.mean()),
                 "predictions": row,
                 "correct": correct,
             }
     return {"parts": parts}
-
-
-def variant(space: str, name: str = "") -> str:
-    """Returns the variant's name for features h (unnamed) or z."""
-    return " ".join(filter(None, (space.removeprefix("h"), name)))
 
 
 def measure_prototype(context: EvaluationContext) -> Measurement:
@@ -317,7 +307,7 @@ def head_scores(
 def measure_linear(
     context: EvaluationContext,
     *,
-    features: Sequence[str] = ("h",),
+    features: Sequence[str],
     **hyperparameters: Any,
 ) -> Measurement:
     """The protocol `linear`: softmax regression on frozen embeddings.
@@ -327,7 +317,9 @@ def measure_linear(
     """
     return {
         "parts": {
-            variant(space): _measure_linear(context, space, **hyperparameters)
+            space_variant(space): _measure_linear(
+                context, space, **hyperparameters
+            )
             for space in features
         }
     }

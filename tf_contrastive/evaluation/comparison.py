@@ -6,27 +6,67 @@ test (Chen et al. 2020, SimCLR, appendix B.8). One is better if both find a
 significant difference.
 """
 
+import io
 import itertools
+import json
 import os
 import re
+import zipfile
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.evaluation import artifacts, results, statistics
+from tf_contrastive.evaluation import statistics
+from tf_contrastive.evaluation.report import ABOUT, FOLDER, entry_name, row_name
 
-# Folder of a run's predictions and plots.
-FOLDER = "evaluation"
+
+class Hits(NamedTuple):
+    """Which test examples one variant of a protocol classified correctly."""
+
+    # "encoder", "protocol", "version", "hyperparameters", "step", "checksum"
+    # (of the encoder), "dataset", "split" (None: not the context's own
+    # dataset), "labels" (a digest), and "seen" (what the encoder was trained
+    # on of the images, or "").
+    about: dict[str, Any]
+    correct: np.ndarray  # Bool [n], or fractions.
+
+
+def read(path: str) -> dict[tuple[str, str], Hits]:
+    """Reads the npz file of one protocol: (protocol, variant) -> hits.
+
+    Variants without hits are left out. Raises `UserError` for another file.
+    """
+    try:
+        file = io.BytesIO(files.read(path))
+        with zipfile.ZipFile(file) as members:
+            unpacked = sum(member.file_size for member in members.infolist())
+        if unpacked > files.MAX_BYTES:
+            raise ValueError(f"{unpacked:,} bytes of arrays")
+        arrays = dict(np.load(file, allow_pickle=False))
+        about = json.loads(str(arrays[ABOUT]))
+        return {
+            (facts["protocol"], variant): Hits(
+                facts, arrays[entry_name(variant, "correct")]
+            )
+            for variant, facts in about.items()
+            if "labels" in facts
+        }
+    except Exception as error:  # NumPy raises a dozen kinds for damaged files.
+        raise errors.UserError(
+            f"{path} is not a results file ({errors.first_line(error)}): use"
+            " one that `evaluate` wrote, such as RUN/evaluation/trained-knn.npz"
+        ) from error
 
 
 def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     """Compares two encoders by every protocol that both were measured by.
 
     Args:
-      a, b: a run, `RUN:ENCODER`, a folder of npz files of `artifacts`, or one
+      a, b: a run, `RUN:ENCODER`, a folder of npz files of results, or one
         such file.
       seed: seed of resamples and draws.
 
@@ -42,7 +82,7 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     """
     hits_a, hits_b = find(a), find(b)
     rows, left_out = [], []
-    compared: dict[str, list[artifacts.Hits]] = {a: [], b: []}
+    compared: dict[str, list[Hits]] = {a: [], b: []}
     for key in sorted({*hits_a, *hits_b}):
         protocol, variant = key
         row: dict[str, Any] = {"protocol": protocol, "variant": variant}
@@ -66,7 +106,7 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
         )
     if not rows:
         reasons = "; ".join(
-            f"{results.row_name(row)}: {row['reason']}" for row in left_out
+            f"{row_name(row)}: {row['reason']}" for row in left_out
         )
         raise errors.UserError(
             f"{a} and {b} have no result in common ({reasons}): evaluate both"
@@ -81,9 +121,7 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     warnings += [
         f"{name}: {seen}"
         for name, hits in compared.items()
-        for seen in sorted(
-            {str(hit.about.get("seen", "")) for hit in hits} - {""}
-        )
+        for seen in sorted({hit.about["seen"] for hit in hits} - {""})
     ]
     return {
         "a": a,
@@ -113,8 +151,8 @@ def compare_all(
         for part in ("results", "left_out"):
             whole[part] += [{"a": a, "b": b} | row for row in report[part]]
         warnings |= dict.fromkeys(report["warnings"])
-    whole["results"].sort(key=results.row_name)
-    for _, group in itertools.groupby(whole["results"], results.row_name):
+    whole["results"].sort(key=row_name)
+    for _, group in itertools.groupby(whole["results"], row_name):
         rows = [*group]
         p_values = statistics.holm([row["p_value"] for row in rows])
         for row, p in zip(rows, p_values, strict=True):
@@ -123,10 +161,10 @@ def compare_all(
     return whole | {"warnings": [*warnings]}
 
 
-def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
+def find(name: str) -> dict[tuple[str, str], Hits]:
     """Reads the results of one side of a comparison; see `compare`."""
     if name.endswith(".npz"):
-        hits = artifacts.read(name)
+        hits = read(name)
     else:
         folder, encoder = name, "trained"
         # A colon followed by a slash belongs to a scheme or a drive.
@@ -137,7 +175,7 @@ def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
             folder = os.path.join(folder, FOLDER)
         hits = {}
         for path in files.entries(folder, rf"{re.escape(encoder)}-.*\.npz"):
-            hits |= artifacts.read(path)
+            hits |= read(path)
     if not hits:
         raise errors.UserError(
             f"no results of {name} to compare: run `evaluate"
@@ -147,20 +185,16 @@ def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
     return hits
 
 
-def _several_checkpoints(hits: Iterable[artifacts.Hits]) -> str:
+def _several_checkpoints(hits: Iterable[Hits]) -> str:
     """Lists the checkpoints of results; empty if it is one, or unknown."""
-    steps = {
-        one.about["checksum"]: one.about["step"]
-        for one in hits
-        if "checksum" in one.about  # Version 0.2.0 did not write it.
-    }
+    steps = {one.about["checksum"]: one.about["step"] for one in hits}
     if len(steps) < 2:
         return ""
     return ", ".join(f"step {steps[x]}, {x[:12]}" for x in steps)
 
 
 def _difference(
-    hits_a: artifacts.Hits | None, hits_b: artifacts.Hits | None, a: str, b: str
+    hits_a: Hits | None, hits_b: Hits | None, a: str, b: str
 ) -> str | None:
     """Returns why two results cannot be compared, or None."""
     if hits_a is None or hits_b is None:

@@ -46,8 +46,8 @@ class EvaluationContext:
     observer: classifiers.TrainingObserver | None = None
     # Wraps iterables of images, so that it can interrupt a pass.
     cancellable: Callable[[Iterable], Iterable] = iter
-    # Returns the runs that made the encoder, with the images of each.
-    trainings: Callable[[], Sequence[tuple[Pretrain, datasets.Source]]] = tuple
+    # The runs that made the encoder, with the images of each.
+    trainings: Sequence[tuple[Pretrain, datasets.Source]] = ()
     # Receives progress, a line at a time.
     log: Callable[[str], None] = lambda line: None
     _cache: Cache = dataclasses.field(default_factory=Cache, init=False)

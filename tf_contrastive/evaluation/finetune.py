@@ -3,12 +3,12 @@
 Chen et al. 2020 (SimCLR), appendix B.5: the whole network and a new linear
 layer are trained on 1 %, 10 % or all of the labels, class-balanced; for
 comparison, so is a network with random weights. The labels of ImageNet are
-those of the published lists. `transfer` trains by the same functions.
+those of the published lists. Vision transformers are trained as in MoCo v3.
+`transfer` trains by the same functions.
 """
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,14 +18,19 @@ import tensorflow as tf
 from tf_contrastive import classifiers, embedding, optimizers, schedules
 from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.optimizer import OPTIMIZERS, REFERENCE_BATCH_SIZE
-from tf_contrastive.config.protocols import Finetune, Transfer
+from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
+from tf_contrastive.config.protocols import (
+    DRAWN,
+    FINE_TUNING,
+    Finetune,
+    Transfer,
+)
 from tf_contrastive.distribution import all_finite
 from tf_contrastive.encoders import vit
 from tf_contrastive.evaluation import classification, few_labels
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.images import Batches
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # (scores of training examples, their rows int [h]) -> larger is better.
 Score = Callable[[classifiers.Scores, np.ndarray], float]
@@ -40,11 +45,10 @@ class Recipe:
 
     After a warm-up the learning rate falls to zero over the steps by a cosine
     (the papers state no schedule). Weight decay applies to weights of rank 2
-    and more, times the learning rate. `layer_decay` multiplies the learning
-    rate of each block (see `rate_factors`), and `drop_path` is the stochastic
-    depth of a vision transformer. `batch_norm_momentum` is that of moving
-    statistics; None: the encoder's. The seed determines the order of images,
-    the views, and the initial linear layer.
+    and more, times the learning rate. `drop_path` is the stochastic depth of a
+    vision transformer. `batch_norm_momentum` is that of moving statistics;
+    None: the encoder's. The seed determines the order of images, the views, and
+    the initial linear layer.
     """
 
     steps: int
@@ -54,10 +58,9 @@ class Recipe:
     batch_norm_momentum: float | None = None
     augmentation: str = Finetune.augmentation
     seed: int = Evaluation.seed
-    optimizer: str = Finetune.optimizer
+    optimizer: str = "sgd"
     warmup_steps: int = 0
-    layer_decay: float = Finetune.layer_decay
-    drop_path: float = Finetune.drop_path
+    drop_path: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,15 +131,7 @@ def train(
         bias = tf.Variable(tf.zeros(shape[1:]))
         optimizer = _optimizer(recipe, encoder)
         optimizer.build([*encoder.trainable_variables, kernel, bias])
-    can_drop = vit.set_drop_path(
-        encoder, recipe.drop_path, lambda: optimizer.iterations
-    )
-    if recipe.drop_path and not can_drop:
-        raise errors.UserError(
-            f"{errors.arg('finetune_drop_path', f'{recipe.drop_path:g}')} needs"
-            " the layers of a vision transformer, which neither other encoders"
-            f" nor exports have: set {errors.arg('finetune_drop_path', 0)}"
-        )
+    vit.set_drop_path(encoder, recipe.drop_path, lambda: optimizer.iterations)
     step = _step_function(
         strategy, encoder, kernel, bias, optimizer, label_sets
     )
@@ -195,9 +190,8 @@ def _new_encoder(
 def _optimizer(recipe: Recipe, encoder: Any) -> tf.keras.optimizers.Optimizer:
     # Without layers, as in an export, only variables of rank 1 are exempt.
     layers = [encoder] if isinstance(encoder, tf.Module) else []
-    known = OPTIMIZERS[recipe.optimizer].defaults()
     momentum = {"momentum": 0.9, "nesterov": True}
-    optimizer = optimizers.build(
+    return optimizers.build(
         recipe.optimizer,
         learning_rate=schedules.build(
             "cosine",
@@ -210,51 +204,8 @@ def _optimizer(recipe: Recipe, encoder: Any) -> tf.keras.optimizers.Optimizer:
         ),
         weight_decay=recipe.weight_decay,
         exempt=optimizers.biases_and_scales(*layers),
-        **{name: x for name, x in momentum.items() if name in known},
+        **momentum if recipe.optimizer == "sgd" else {},
     )
-    if recipe.layer_decay != 1:
-        optimizer.scale_rates(
-            rate_factors(encoder.trainable_variables, recipe.layer_decay)
-        )
-    return optimizer
-
-
-# Of a block in the names of its variables, also in those of an export.
-_BLOCK = re.compile(r"((?:stage\d+_)?block\d+)_")
-
-
-def rate_factors(
-    variables: Sequence[tf.Variable], decay: float
-) -> list[tuple[tf.Variable, float]]:
-    """Returns variables with the factors of their learning rates.
-
-    The factor is `decay` to the number of layers behind: 0 for what follows the
-    last of n blocks, 1 for that block, and n + 1 for what precedes the first
-    (Clark et al. 2020, in the form of BEiT: Bao et al. 2022, appendix).
-
-    Raises:
-      UserError: for variables without blocks.
-    """
-    matches = [_BLOCK.search(v.name) for v in variables]
-    names = [match and match[1] for match in matches]
-    blocks = [name for name in dict.fromkeys(names) if name]
-    if not blocks:
-        raise errors.UserError(
-            f"{errors.arg('finetune_layer_decay', f'{decay:g}')} needs an"
-            " encoder of blocks, resnet or vit: set"
-            f" {errors.arg('finetune_layer_decay', 1)}"
-        )
-    layers, layer = [], 0
-    for name in names:
-        if name:
-            layer = 1 + blocks.index(name)
-        elif layer:
-            layer = 1 + len(blocks)
-        layers.append(layer)
-    return [
-        (variable, decay ** (1 + len(blocks) - layer))
-        for variable, layer in zip(variables, layers, strict=True)
-    ]
 
 
 def _step_function(
@@ -398,11 +349,7 @@ def measure(
     scratch: bool,
     validation_fraction: float,
     seed: int,
-    optimizer: str = Finetune.optimizer,
-    weight_decay: float = Finetune.weight_decay,
-    warmup_epochs: float = Finetune.warmup_epochs,
-    layer_decay: float = Finetune.layer_decay,
-    drop_path: float = Finetune.drop_path,
+    optimizer: str,
 ) -> Iterator[tuple[str, Measurement]]:
     """Scores networks that are fine-tuned with few labels.
 
@@ -421,6 +368,11 @@ def measure(
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
+    if optimizer == "auto":
+        run = context.subject.run
+        adapts = run and run.encoder.adaptive_peak is not None
+        optimizer = "adamw" if adapts else "sgd"
+    tuning = FINE_TUNING[optimizer]
     test_labels = context.labels("test")
     starts = {"": True}
     has_random = context.subject.has_new_encoder(trained=False)
@@ -439,12 +391,14 @@ def measure(
                 augmentation=augmentation,
                 seed=seed,
                 optimizer=optimizer,
-                weight_decay=weight_decay,
-                warmup_steps=round(warmup_epochs * (len(rows) // batch)),
-                layer_decay=layer_decay,
-                drop_path=drop_path,
+                weight_decay=tuning.weight_decay,
+                warmup_steps=round(
+                    min(tuning.warmup_epochs, passes / 10)
+                    * (len(rows) // batch)
+                ),
+                drop_path=tuning.drop_path,
             )
-            for rate in learning_rates
+            for rate in learning_rates or [tuning.learning_rate]
         ]
         for suffix, trained in starts.items():
             name = f"{100 * fraction:g}%{suffix}"
@@ -471,9 +425,10 @@ def measure(
                 name,
                 {
                     **classification.accuracies(scores, test_labels),
-                    "resolved": {"subset": "published"}
-                    if labels.is_published
-                    else {},
+                    "resolved": {
+                        "optimizer": optimizer,
+                        "subset": "published" if labels.is_published else DRAWN,
+                    },
                     "metrics": {
                         "labels": len(rows),
                         "subset": labels.subset,

@@ -14,9 +14,9 @@ from tf_contrastive import classifiers
 from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Uniformity
-from tf_contrastive.evaluation import plots, view_embeddings
+from tf_contrastive.evaluation import figures, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
@@ -202,36 +202,5 @@ def measure(
         measurement["metrics"] |= {f"{k}_{space}": v for k, v in values.items()}
         name = f"random_projections_{space}"
         measurement["arrays"][name] = histograms["projections"]
-        measurement["plots"][name] = plot(histograms)
+        measurement["plots"][name] = figures.random_projections(histograms)
     return measurement
-
-
-def plot(projections: RandomProjections) -> "plots.Figure":
-    """Histograms of `random_projections`, with the normal density of each.
-
-    Chen et al. 2021 (Intriguing Properties), figure B.1.
-    """
-    values = np.asarray(projections["projections"])
-    count = min(values.shape[1], plots.PANELS)
-    figure, axes = plots.grid(count, 2.4, 1.7)
-    # One range for all panels, not empty even for a single point.
-    ends = values.min() - 1e-6, values.max() + 1e-6
-    for number, axis in enumerate(axes):
-        x = values[:, number]
-        mean, deviation = x.mean(), x.std()
-        axis.hist(
-            x, bins=50, range=ends, density=True, color=plots.FIRST, alpha=0.7
-        )
-        if deviation > 0:
-            grid = np.linspace(*ends, 200)
-            density = np.exp(-(((grid - mean) / deviation) ** 2) / 2)
-            density /= deviation * np.sqrt(2 * np.pi)
-            axis.plot(grid, density, color=plots.SECOND, linewidth=1.2)
-        axis.set_yticks([])
-        axis.set_title(f"KS {projections['ks_normal'][number]:.3f}", fontsize=8)
-    figure.suptitle(
-        "random orthogonal projections, and the normal density of each"
-        " (KS: distance between them)",
-        fontsize=9,
-    )
-    return figure

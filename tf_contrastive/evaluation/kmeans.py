@@ -6,7 +6,7 @@ features of inner layers, and patches of pixels, are clustered for each image.
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +15,9 @@ import tensorflow as tf
 from tf_contrastive import classifiers
 from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.evaluation import plots, view_embeddings
+from tf_contrastive.evaluation import figures, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # Number of layers: block groups 2, 3 and 4 of a residual network.
 LAYERS = 3
@@ -241,7 +241,7 @@ def measure(
     }
     maps["pixels"] = np.stack([patches(image[..., :3]) for image in images])
     explained: dict[str, list[float]] = {}
-    figures, arrays = {}, {}
+    plots, arrays = {}, {}
     for number, image in enumerate(images):
         overlays: dict[str, dict[int, np.ndarray]] = {name: {} for name in maps}
         for name, features in maps.items():
@@ -253,46 +253,9 @@ def measure(
                 key = f"explained_{name}_{count}"
                 explained.setdefault(key, []).append(between)
                 arrays[f"clusters_{number}_{name}_{count}"] = clusters
-        figures[f"kmeans_{number}"] = plot(image[..., :3], overlays)
+        plots[f"kmeans_{number}"] = figures.clusters(image[..., :3], overlays)
     return {
         "metrics": {k: float(np.mean(v)) for k, v in explained.items()},
-        "plots": figures,
+        "plots": plots,
         "arrays": arrays,
     }
-
-
-def plot(
-    image: np.ndarray, clusters: Mapping[str, Mapping[int, np.ndarray]]
-) -> "plots.Figure":
-    """Overlays an image, float [S, S, 3] in [0, 1], with its clusters.
-
-    `clusters` maps features and a number of clusters to int [h, w].
-    """
-    from matplotlib import colormaps
-
-    counts = list(next(iter(clusters.values())))
-    figure, axes = plots.panels(len(clusters), len(counts) + 1, 1.6, 1.7)
-    # Adjacent colours of the palette are shades of one hue.
-    order = [*range(0, 20, 2), *range(1, 20, 2)]
-    palette = colormaps["tab20"](order)[:, :3]
-    image = np.clip(image, 0, 1)
-    gray = image.mean(axis=-1, keepdims=True)
-    for row, (name, by_count) in zip(axes, clusters.items(), strict=True):
-        row[0].imshow(image)
-        row[0].set_ylabel(name.replace("_", " "), fontsize=7)
-        for axis, count in zip(row[1:], counts, strict=True):
-            colors = palette[by_count[count] % len(palette)]
-            # Each pixel has the colour of its place.
-            y, x = (
-                np.arange(len(image)) * size // len(image)
-                for size in colors.shape[:2]
-            )
-            blend = 0.45 * colors[y][:, x] + 0.55 * gray
-            axis.imshow(np.clip(blend, 0, 1))
-        for axis in row:
-            axis.set_xticks([])
-            axis.set_yticks([])
-    axes[0, 0].set_title("image", fontsize=9)
-    for axis, count in zip(axes[0, 1:], counts, strict=True):
-        axis.set_title(f"{count} clusters", fontsize=9)
-    return figure

@@ -25,7 +25,11 @@ from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import Linear
-from tf_contrastive.evaluation import make_context, protocols, results
+from tf_contrastive.evaluation import protocols
+from tf_contrastive.evaluation import report as reports
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.tensorboard import hparams
 
 RESULT_FILE = "linear.json"
@@ -86,7 +90,7 @@ def run(
     }
     stage = json.loads(json.dumps(identity))
     path = os.path.join(workdir, RESULT_FILE)
-    form = {"results": [results.ROW_FORM], "checksum": str}
+    form = {"results": [reports.ROW_FORM], "checksum": str}
     report = files.read_json(path, {}, form)
     if report.get("stage") == stage:
         return report
@@ -99,17 +103,16 @@ def run(
     is_chief = distribution.is_chief(strategy)
     with checkpoints.session(workdir, strategy) as (_, listener):
         progress = Progress(opened, stage, listener, is_chief)
-        subject = make_context.from_run(
-            dataclasses.replace(saved, config=config),
-            train,
-            test,
+        run_to_score = dataclasses.replace(saved, config=config)
+        context = EvaluationContext(
+            Subject.of_run(run_to_score, strategy=strategy),
+            Data(train.labelled(), test.labelled()),
             options,
-            strategy=strategy,
             observer=progress,
             cancellable=progress.interruptible,
             log=terminal.info,
         )
-        scores = protocols.run(subject, [Linear.name])
+        scores = protocols.run(context, [Linear.name])
     report = {
         "dataset": train.info.name,
         "train_split": config.data.split,

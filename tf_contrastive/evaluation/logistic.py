@@ -6,7 +6,6 @@ penalty by L-BFGS; the penalty is chosen out of 45 on examples held out of
 train, and test is scored once.
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Logistic
 from tf_contrastive.evaluation import classification, statistics
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # L-BFGS: number of pairs of steps and gradients in memory; relative decrease of
 # the objective at which it stops; largest number of steps.
@@ -63,7 +62,6 @@ class Problem:
     def __init__(
         self, embeddings: np.ndarray, labels: np.ndarray, classes: int
     ) -> None:
-        self._classes = classes
         self._mean = embeddings.mean(axis=0, dtype=np.float64)
         self._axes, self._variances = _principal_axes(embeddings, self._mean)
         # In float32, since every step is limited by reading them; sums are
@@ -73,14 +71,12 @@ class Problem:
         for place, centered in _centered(embeddings, self._mean):
             self._rows[place] = centered @ self._axes
         self._columns = np.ascontiguousarray(self._rows.T)
-        self._hits = (labels, np.arange(len(labels)))
+        self.label(labels, classes)
 
-    def relabelled(self, labels: np.ndarray, classes: int) -> "Problem":
-        """Returns the same examples with other labels, sharing the arrays."""
-        other = copy.copy(self)
-        other._classes = classes
-        other._hits = (labels, np.arange(len(labels)))
-        return other
+    def label(self, labels: np.ndarray, classes: int) -> None:
+        """Sets the labels, int [n] in [0, classes), of the same examples."""
+        self._classes = classes
+        self._hits = (labels, np.arange(len(labels)))
 
     def solve(self, penalty: float, start: Fit | None = None) -> Fit:
         """Minimises the objective, starting from `start`, or from zero.

@@ -18,7 +18,7 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Contrastive
 from tf_contrastive.evaluation import statistics, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024

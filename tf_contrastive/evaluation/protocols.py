@@ -1,4 +1,4 @@
-"""Named protocols: from an encoder and two splits to accuracies.
+"""Runs named protocols: from an encoder and two splits to accuracies.
 
 Protocols run the encoder in inference mode only. A checksum over its weights
 and moving statistics before and after each protocol verifies that they did not
@@ -6,6 +6,7 @@ change. A protocol that trains an encoder trains a copy
 (`Subject.new_encoder`).
 """
 
+import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -13,64 +14,13 @@ from typing import Any
 from tf_contrastive import embedding
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import (
-    classification,
-    finetune,
-    hypersphere,
-    kmeans,
-    logistic,
-    projections,
-    robustness,
-    separation,
-    spectra,
-    transfer,
-    transformations,
-    tsne,
-)
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement, result_row
+from tf_contrastive.evaluation.report import Measurement, result_row
 
 Recorder = Callable[
     [EvaluationContext, list[dict[str, Any]], list[Measurement]], None
 ]
-# (context, **hyperparameters) -> measurement, or an iterator of (variant,
-# measurement), each yielded as soon as it is there.
-Measure = Callable[..., Measurement | Iterator[tuple[str, Measurement]]]
-
-MEASURES: dict[str, Measure] = {
-    declared.KNN.name: classification.measure_knn,
-    declared.Prototype.name: classification.measure_prototype,
-    declared.Head.name: classification.measure_head,
-    declared.Linear.name: classification.measure_linear,
-    declared.Logistic.name: logistic.measure,
-    declared.Finetune.name: finetune.measure,
-    declared.Transfer.name: transfer.measure,
-    declared.Robustness.name: robustness.measure,
-    declared.Separation.name: separation.measure,
-    declared.KLBound.name: projections.measure_kl,
-    declared.Contrastive.name: projections.measure_task,
-    declared.Uniformity.name: hypersphere.measure,
-    declared.Spectrum.name: spectra.measure,
-    declared.Transforms.name: transformations.measure,
-    declared.TSNE.name: tsne.measure,
-    declared.KMeans.name: kmeans.measure,
-}
-# Context -> what a protocol lacks besides what its declaration needs, or None.
-_LACKS: dict[str, Callable[[EvaluationContext], str | None]] = {
-    declared.KNN.name: classification.lacks_for_knn,
-    declared.Head.name: classification.lacks_head,
-    declared.Linear.name: classification.lacks_features,
-    declared.Finetune.name: finetune.lacks_copy_or_labels,
-    declared.Transfer.name: transfer.lacks_datasets,
-    declared.Robustness.name: robustness.lacks_classifier,
-    declared.KLBound.name: projections.lacks_classes,
-    declared.Spectrum.name: spectra.lacks_linear_map,
-}
-
-
-# ---- Running them ------------------------------------------------------------
 
 
 def select(
@@ -124,7 +74,20 @@ def missing(name: str, context: EvaluationContext) -> str | None:
         if data.source(split).info.num_examples < least:
             info = data.source(split).info
             return f"{info.name} {info.split} has fewer than {least} images"
-    return _LACKS[name](context) if name in _LACKS else None
+    return _load(protocol.lacks)(context) if protocol.lacks else None
+
+
+def measure(
+    context: EvaluationContext, name: str, **hyperparameters: Any
+) -> Measurement | Iterator[tuple[str, Measurement]]:
+    """Measures by one protocol; see `ProtocolDeclaration.implementation`."""
+    return _load(PROTOCOLS[name].implementation)(context, **hyperparameters)
+
+
+def _load(path: str) -> Callable[..., Any]:
+    """Imports a function by MODULE:FUNCTION."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def run(
@@ -202,7 +165,7 @@ def _parts(
     context: EvaluationContext, name: str
 ) -> Iterator[dict[str, Measurement]]:
     """Yields a protocol's measurements by variant, as they come."""
-    measured = MEASURES[name](context, **context.options.hyperparameters(name))
+    measured = measure(context, name, **context.options.hyperparameters(name))
     if isinstance(measured, Iterator):
         for variant, part in measured:
             yield {variant: part}

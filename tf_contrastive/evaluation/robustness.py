@@ -3,12 +3,11 @@
 Khosla et al. 2020 (SupCon), supplementary tables 2 and 3, after Hendrycks and
 Dietterich 2019: a classifier that was trained on clean images, that of the run
 or one on the frozen encoder, is scored on 15 corruptions at 5 severities.
-Corrupted images come from
-a prepared -C dataset of TensorFlow Datasets, or else from `corruptions`.
+Corrupted images come from a prepared -C dataset of TensorFlow Datasets, or else
+from `corruptions`.
 """
 
 import collections
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,35 +15,24 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets
-from tf_contrastive.base import files
-from tf_contrastive.base.errors import UserError, arg, first_line
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset import facts
-from tf_contrastive.config.protocols import Robustness
+from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation import (
     classification,
     classification_metrics,
+    figures,
     other_datasets,
-    plots,
     statistics,
 )
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.corruptions import (
-    SEVERITIES,
     STAND_INS,
     corrupt_batch,
 )
 from tf_contrastive.evaluation.images import Batches
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
-# What reading an unusable baseline raises.
-_UNUSABLE = (
-    OSError,
-    tf.errors.OpError,
-    TypeError,
-    ValueError,
-    RecursionError,
-)
 # Names of corruptions in TensorFlow Datasets, if different.
 _OTHER_NAMES = {
     "glass_blur": "frosted_glass_blur",
@@ -84,11 +72,10 @@ def measure(
     corruptions: Sequence[str],
     examples: int,
     bins: int,
-    baseline: str,
     linear: dict[str, Any],
     seed: int,
-    k: int = Robustness.k,
-    neighbors: Mapping[str, Any] | None = None,
+    k: int,
+    neighbors: Mapping[str, Any],
 ) -> Measurement:
     """Scores a classifier on corrupted test images.
 
@@ -100,25 +87,17 @@ def measure(
       "top1", the mean accuracy over corruptions and severities, "correct", each
       image's, and the metrics "clean_top1" and "accuracy" by severity, "ece" by
       severity (means over corruptions), "ece_clean", "mean_error" (percent),
-      "mce" and "relative_mce" (percent; None without a baseline),
-      "error_CORRUPTION" by severity, the "classifier", and the names of the
-      corruptions that were "prepared" and "generated"; the "stand_ins" among
-      the latter are not the published ones. Neighbours have no "ece", but
-      their number, "neighbors".
-
-    Raises:
-      UserError: for a baseline that cannot be read.
+      "mce" and "relative_mce" (percent, relative to AlexNet; None on other data
+      than ImageNet), "error_CORRUPTION" by severity, the "classifier", and the
+      names of the corruptions that were "prepared" and "generated"; the
+      "stand_ins" among the latter are not the published ones. Neighbours have
+      no "ece", but their number, "neighbors".
     """
-    baseline_errors = _read_baseline(baseline, corruptions)
     if classifier == "auto":
-        classifier = next(
-            name
-            for name, kind in _CLASSIFIERS.items()
-            if not kind.lacks(context)
-        )
-    voters = {"k": k, **(neighbors or {})}
-    classify = _CLASSIFIERS[classifier].make(
-        context, linear | {"seed": seed}, voters
+        has_head = not classification.lacks_head(context)
+        classifier = "head" if has_head else "linear"
+    classify = _classifier(
+        context, classifier, linear | {"seed": seed}, {"k": k, **neighbors}
     )
     prepared = _prepared_sources(context, corruptions)
     generated = [name for name in corruptions if name not in prepared]
@@ -140,7 +119,6 @@ def measure(
     relative = classification_metrics.mean_corruption_error(
         by_name,
         1 - clean_top1,
-        baseline_errors,
         imagenet=version is not None and version.has_published_errors,
     )
     # By severity: for each image, the fraction of the corruptions that are
@@ -166,7 +144,7 @@ def measure(
             "generated": generated,
             "stand_ins": [name for name in generated if name in STAND_INS],
         },
-        "plots": {"severity": severity_curves(curves, clean_top1)},
+        "plots": {"severity": figures.severities(curves, clean_top1)},
         "arrays": {"errors": errors},
         "resolved": {"prepared": sorted(prepared)},
     }
@@ -225,18 +203,30 @@ def _add_calibration(
         "ece_clean": error(panels["clean"]),
         "ece": ece.mean(axis=0).tolist(),
     }
-    measurement["plots"]["reliability"] = reliability_diagram(panels)
+    measurement["plots"]["reliability"] = figures.reliability(panels)
 
 
 # ---- Classifiers -------------------------------------------------------------
 
 
-class _Classifier(NamedTuple):
-    """A classifier, trained on clean images: see `_Classify`."""
+def _classifier(
+    context: EvaluationContext, name: str, linear: _Options, neighbors: _Options
+) -> _Classify:
+    """Makes a classifier of clean images: head, linear or knn.
 
-    # (context, options of the linear classifier, of neighbours) -> classifier.
-    make: Callable[[EvaluationContext, _Options, _Options], _Classify]
-    lacks: Callable[[EvaluationContext], str | None] = lambda context: None
+    `linear` has the options of a linear classifier, `neighbors` those of
+    neighbours.
+    """
+    if name == "head":
+        return _confident(lambda h: classification.head_scores(context, h))
+    train = context.embeddings("train")
+    if name == "linear":
+        model, _ = classification.fit_linear(*train, **linear)
+        return _confident(model.scores)
+    return lambda h: (
+        np.empty(0),
+        np.asarray(classifiers.knn(*train, h, **neighbors)),
+    )
 
 
 def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
@@ -250,77 +240,15 @@ def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
     return classify
 
 
-def _head(
-    context: EvaluationContext, linear: _Options, neighbors: _Options
-) -> _Classify:
-    del linear, neighbors
-    return _confident(lambda h: classification.head_scores(context, h))
-
-
-def _linear(
-    context: EvaluationContext, linear: _Options, neighbors: _Options
-) -> _Classify:
-    del neighbors
-    train = context.embeddings("train")
-    model, _ = classification.fit_linear(*train, **linear)
-    return _confident(model.scores)
-
-
-def _neighbors(
-    context: EvaluationContext, linear: _Options, neighbors: _Options
-) -> _Classify:
-    del linear
-    train = context.embeddings("train")
-    return lambda h: (
-        np.empty(0),
-        np.asarray(classifiers.knn(*train, h, **neighbors)),
-    )
-
-
-# In the order that `auto` tries them in.
-_CLASSIFIERS = {
-    "head": _Classifier(_head, classification.lacks_head),
-    "linear": _Classifier(_linear),
-    "knn": _Classifier(
-        _neighbors,
-        lambda context: classification.lacks_neighbors(
-            context, "robustness_k", context.options.robustness.k
-        ),
-    ),
-}
-
-
 def lacks_classifier(context: EvaluationContext) -> str | None:
-    """Returns why `robustness` has no classifier to score, or None.
-
-    Raises `UserError` for a baseline that cannot be used.
-    """
-    chosen = context.options.robustness.hyperparameters()
-    _read_baseline(chosen["baseline"], chosen["corruptions"])
-    kind = _CLASSIFIERS.get(chosen["classifier"])  # None: auto.
-    return kind.lacks(context) if kind else None
-
-
-def _read_baseline(
-    path: str, corruptions: Sequence[str]
-) -> dict[str, Any] | None:
-    """Reads a baseline's errors, and checks that mCE can be computed."""
-    if not path:
-        return None
-    try:
-        content = json.loads(files.read(path))
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-        ours = dict.fromkeys(corruptions, [1.0] * len(SEVERITIES))
-        classification_metrics.mean_corruption_error(ours, 0.0, content)
-    except _UNUSABLE as error:
-        raise UserError(
-            f"{arg('robustness_baseline', path)} cannot be used"
-            f" ({first_line(error)}):"
-            ' use a JSON file {"gaussian_noise": [five errors], ..., "clean":'
-            " error}"
-        ) from error
-    return content
+    """Returns why `robustness` has no classifier to score, or None."""
+    options = context.options.robustness
+    if options.classifier == "head":
+        return classification.lacks_head(context)
+    if options.classifier == "knn":
+        name = "robustness_k"
+        return classification.lacks_neighbors(context, name, options.k)
+    return None
 
 
 # ---- Corrupted images --------------------------------------------------------
@@ -391,86 +319,3 @@ def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:
             left -= len(images)
             if left <= 0:
                 return
-
-
-# ---- Figures -----------------------------------------------------------------
-
-
-def reliability_diagram(
-    parts: Mapping[str, classification_metrics.Reliability],
-) -> "plots.Figure":
-    """Accuracy by confidence, and their distribution, by title of a panel."""
-    figure, axes = plots.panels(
-        2, len(parts), 3.2, 2.2, sharex=True, sharey="row", height_ratios=[3, 1]
-    )
-    for column, (title, bins) in zip(axes.T, parts.items(), strict=True):
-        edges, full = bins["edges"], bins["count"] > 0
-        widths, left = np.diff(edges), edges[:-1]
-        middle = left + widths / 2
-        top, bottom = column
-        top.plot([0, 1], [0, 1], color=plots.QUIET, linestyle=":", linewidth=1)
-        top.bar(
-            middle[full],
-            bins["accuracy"][full],
-            widths[full],
-            color=plots.FIRST,
-            alpha=0.8,
-            edgecolor="white",
-            linewidth=0.5,
-            label="accuracy",
-        )
-        top.plot(
-            middle[full],
-            bins["confidence"][full],
-            color=plots.SECOND,
-            marker="o",
-            markersize=3,
-            linestyle="none",
-            label="mean confidence",
-        )
-        error = classification_metrics.calibration_error(bins)
-        top.set_title(f"{title}: ECE {error:.3f}")
-        top.set_ylim(0, 1)
-        fractions = bins["count"] / bins["count"].sum()
-        bottom.bar(
-            middle, fractions, widths, color=plots.QUIET, edgecolor="white"
-        )
-        bottom.set_xlabel("confidence", fontsize=9)
-        bottom.set_xlim(0, 1)
-    axes[0, 0].set_ylabel("accuracy", fontsize=9)
-    axes[1, 0].set_ylabel("fraction", fontsize=9)
-    # The axes may be full of bars.
-    plots.legend(figure, axes[0, 0], "lower center", ncols=2)
-    return figure
-
-
-def severity_curves(
-    accuracies: Mapping[str, Sequence[float]], clean: float
-) -> "plots.Figure":
-    """Accuracy at severity 0 (clean), 1, 2, ... of each corruption."""
-    from matplotlib import colormaps
-
-    figure, axes = plots.panels(1, 1, 6.4, 3.8)
-    axis = axes[0, 0]
-    colors = colormaps["tab20"]
-    curves = {name: [clean, *values] for name, values in accuracies.items()}
-    for number, (name, values) in enumerate(curves.items()):
-        axis.plot(
-            values,
-            color=colors(number % 20),
-            marker="o",
-            markersize=3,
-            linewidth=1.2,
-            label=name.replace("_", " "),
-        )
-    lengths = {len(values) for values in curves.values()}
-    if len(curves) > 1 and len(lengths) == 1:
-        mean = np.mean(list(curves.values()), axis=0)
-        axis.plot(mean, color="black", linewidth=2.5, label="mean")
-    severities = range(1, max(lengths))
-    axis.set_xticks([0, *severities], ["clean", *map(str, severities)])
-    axis.set_xlabel("severity")
-    axis.set_ylabel("accuracy")
-    axis.set_ylim(bottom=0)
-    plots.legend(figure, axis, "right upper", borderaxespad=0.2)
-    return figure

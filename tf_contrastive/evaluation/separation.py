@@ -4,16 +4,15 @@ The protocol `separation`: margins per class and neighbour histograms of Feeney
 and Hughes 2024 (SINCERE), section 4.1 and figure 2.
 """
 
-from collections.abc import Mapping
 from typing import TypedDict
 
 import numpy as np
 
 from tf_contrastive import classifiers
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation import figures
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # 1024 x 8192 cosines of float32 are 32 MiB, whatever the sizes of the splits.
 _QUERY_BLOCK = 1024
@@ -182,45 +181,7 @@ def measure(context: EvaluationContext) -> Measurement:
             "noise_median": medians[1],
         }
         measurement["metrics"] |= {f"{prefix}{k}": metrics[k] for k in metrics}
-        measurement["plots"][f"{prefix}neighbors"] = plot(panels)
+        measurement["plots"][f"{prefix}neighbors"] = figures.neighbors(panels)
         measurement["arrays"][f"{prefix}target"] = target
         measurement["arrays"][f"{prefix}noise"] = noise
     return measurement
-
-
-def plot(parts: Mapping[str, NeighborHistograms]) -> "plots.Figure":
-    """Cosines to the nearest image of the same class, and of another.
-
-    `parts` maps the title of a panel to `neighbor_histograms`.
-    Medians are dotted lines. Feeney and Hughes 2024 (SINCERE), figure 2.
-    """
-    parts = dict(list(parts.items())[: plots.PANELS + 1])
-    # The first occupied bin, rounded down to tenths.
-    starts = []
-    for part in parts.values():
-        occupied = np.flatnonzero(np.asarray(part["target"]) + part["noise"])
-        first = part["edges"][occupied[0] if len(occupied) else 0]
-        starts.append(max(np.floor(10 * first) / 10, part["edges"][0]))
-    figure, axes = plots.grid(len(parts), 3.2, 2.3)
-    for axis, (title, part) in zip(axes, parts.items(), strict=True):
-        for values, median, color, label in (
-            (part["target"], part["target_median"], plots.FIRST, "same class"),
-            (part["noise"], part["noise_median"], plots.SECOND, "other class"),
-        ):
-            axis.stairs(
-                values,
-                part["edges"],
-                fill=True,
-                color=color,
-                alpha=0.6,
-                label=label,
-            )
-            if np.isfinite(median):
-                axis.axvline(median, color=color, linestyle=":")
-        axis.set_title(title)
-        axis.locator_params(axis="y", nbins=4)
-        axis.set_xlim(min(starts), part["edges"][-1])
-    axes[0].legend(fontsize=8, frameon=False, loc="upper left")
-    figure.supxlabel("cosine to the nearest training image", fontsize=10)
-    figure.supylabel("fraction of test images", fontsize=10)
-    return figure

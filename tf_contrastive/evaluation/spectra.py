@@ -3,16 +3,16 @@
 Chen et al. 2020 (SimCLR), appendix B.4.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import hypersphere, plots
+from tf_contrastive.evaluation import figures, hypersphere
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # Numbers of leading values whose fraction of the sum is reported.
 _TOP = (1, 10, 100)
@@ -83,29 +83,9 @@ def measure(context: EvaluationContext) -> Measurement:
             "rows": w.shape[0],
             "columns": w.shape[1],
         },
-        "plots": {"spectrum": plot(arrays)},
+        "plots": {"spectrum": figures.spectrum(arrays)},
         "arrays": arrays,
     }
-
-
-def plot(arrays: Mapping[str, np.ndarray]) -> "plots.Figure":
-    """Plots singular values and eigenvalues, on linear and log scales."""
-    figure, axes = plots.panels(1, 2, 4.0, 3.0)
-    curves = {
-        "singular values": (arrays["singular_values"], plots.QUIET),
-        "eigenvalues, magnitude": (arrays.get("eigenvalues"), plots.FIRST),
-    }
-    for axis, scale in zip(axes[0], ("linear", "log"), strict=True):
-        for name, (values, color) in curves.items():
-            if values is not None:
-                ranks = np.arange(1, len(values) + 1)
-                axis.plot(ranks, values, color=color, label=name)
-        axis.set_yscale(scale)
-        axis.set_xlabel("rank")
-        axis.set_title(f"{scale} scale")
-    axes[0, 0].set_ylabel("size")
-    axes[0, 0].legend(fontsize=8, frameon=False)
-    return figure
 
 
 def lacks_linear_map(context: EvaluationContext) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import exporting
+from tf_contrastive import checkpoints, exporting
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.embedding import Embedder
@@ -39,6 +39,65 @@ class Subject:
     strategy: tf.distribute.Strategy = dataclasses.field(
         default_factory=tf.distribute.get_strategy
     )
+
+    @classmethod
+    def of_run(
+        cls,
+        run: checkpoints.Run,
+        *,
+        trained: bool = True,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> "Subject":
+        """Loads a run's encoder, or an untrained one of the same kind."""
+        strategy = strategy or tf.distribute.get_strategy()
+        with strategy.scope():
+            encoder = checkpoints.load_encoder(run, trained=trained)
+            features = encoder.output_shape[-1]
+            projection, classifier = checkpoints.load_heads(
+                run, features, trained=trained
+            )
+
+        def make_encoder(with_weights: bool) -> tf.keras.Model:
+            # Weights from memory: the checkpoint may be deleted meanwhile.
+            copy = checkpoints.load_encoder(
+                run, trained=False, synchronized=True
+            )
+            if with_weights:
+                copy.set_weights(encoder.get_weights())
+            return copy
+
+        return cls(
+            encoder,
+            name="trained" if trained else "untrained",
+            run=run.config,
+            projection=projection,
+            classifier=classifier,
+            make_encoder=make_encoder,
+            strategy=strategy,
+        )
+
+    @classmethod
+    def of_export(
+        cls, path: str, *, strategy: tf.distribute.Strategy | None = None
+    ) -> "Subject":
+        """Loads the encoder of `exporting.load(path)`."""
+        strategy = strategy or tf.distribute.get_strategy()
+        with strategy.scope():
+            encoder: Any = exporting.load(path)
+        projection = None
+        if hasattr(encoder, "projection"):
+
+            def projection(h: Any, training: bool = False) -> Any:
+                return encoder.projection(h)
+
+        return cls(
+            encoder,
+            projection=projection,
+            make_encoder=lambda trained: (
+                exporting.load(path) if trained else None
+            ),
+            strategy=strategy,
+        )
 
     @functools.cached_property
     def image_size(self) -> int:

@@ -7,7 +7,7 @@ VOC2007, whose images show objects of several classes, is scored by the 11-point
 mean average precision of one classifier per class.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from tf_contrastive.base import errors
 from tf_contrastive.config.transfer import (
     METHODS,
     SUITES,
-    Suite,
     Target,
     targets,
 )
@@ -34,7 +33,7 @@ from tf_contrastive.evaluation.classification_metrics import (
     eleven_point_average_precision,
 )
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 
 # ---- The protocol ------------------------------------------------------------
 
@@ -83,7 +82,11 @@ def measure(
     """
     subject, chosen = context.subject, SUITES[suite]
     wanted = targets(suite, context.options.transfer.datasets)
-    _log_differences(context, chosen, methods)
+    if chosen.image_size not in (None, subject.image_size):
+        context.log(
+            f"transfer: the suite's paper uses images of {chosen.image_size}"
+            f" pixels, and this encoder takes {subject.image_size}"
+        )
     is_measured = False
     skipped: dict[str, Target] = {}
     diverged: list[str] = []
@@ -141,25 +144,6 @@ def measure(
     if not is_measured:
         reason = transfer_data.absent(context, wanted)
         raise errors.UserError(f"transfer: {reason}")
-
-
-def _log_differences(
-    context: EvaluationContext, suite: Suite, methods: Iterable[str]
-) -> None:
-    """Logs how the encoder cannot be measured as in the suite's paper."""
-    subject = context.subject
-    if suite.image_size not in (None, subject.image_size):
-        context.log(
-            f"transfer: the suite's paper uses images of {suite.image_size}"
-            f" pixels, and this encoder takes {subject.image_size}"
-        )
-    tuned = [METHODS[method] for method in methods]
-    is_export = subject.run is None and subject.has_new_encoder()
-    if is_export and any(tuning and tuning.trained for tuning in tuned):
-        context.log(
-            "transfer: BatchNormalization of an export has a fixed momentum;"
-            " set `workdir` to its run to use the papers'"
-        )
 
 
 def _linear(
@@ -318,11 +302,10 @@ def _scores_along_path(
     train: np.ndarray, present: np.ndarray, path: np.ndarray, test: np.ndarray
 ) -> np.ndarray:
     """Returns log odds [path, n, C] of each class of test at each penalty."""
-    zeros = np.zeros(len(train), np.int64)
-    shared = logistic.Problem(train, zeros, 2)
+    problem = logistic.Problem(train, np.zeros(len(train), np.int64), 2)
     scores = np.zeros([len(path), len(test), present.shape[1]])
     for column, labels in enumerate(present.T):
-        problem = shared.relabelled(labels.astype(np.int64), 2)
+        problem.label(labels.astype(np.int64), 2)
         # A softmax of two classes has half of a sigmoid's weights in each:
         # twice the penalty on them is equivalent.
         for row, fit in enumerate(logistic.fit_path(problem, 2 * path)):

@@ -164,7 +164,7 @@ def _seen(
 
     def find() -> str:
         text = ""
-        for run, trained in context.trainings():
+        for run, trained in context.trainings:
             labelled = run.loss.needs_labels
             seen = datasets.find_seen(trained, test, labelled)
             if seen.are_known:

@@ -5,7 +5,7 @@ transformed. Chen et al. 2020 (SimCLR), section 4.2, table 3.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +14,9 @@ import tensorflow as tf
 from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Transforms
-from tf_contrastive.evaluation import plots, statistics, view_embeddings
+from tf_contrastive.evaluation import figures, statistics, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.evaluation.report import Measurement
 from tf_contrastive.views import ablation, color, prng
 
 # An image has colour if its channels differ by more than this.
@@ -193,7 +193,10 @@ def measure(
             metrics[f"{task}_chance"] = scores["chance"]
         line = ", ".join(f"{s} {metrics[f'{task}_{s}']:.3f}" for s in spaces)
         context.log(f"transforms, {task}: {line}")
-    return {"metrics": metrics, "plots": {"transforms": plot(metrics)}}
+    return {
+        "metrics": metrics,
+        "plots": {"transforms": figures.transforms(metrics)},
+    }
 
 
 def _take(
@@ -206,41 +209,3 @@ def _take(
         taken += len(parts[-1][1])
     h, kinds = zip(*parts, strict=True)
     return np.concatenate(h), np.concatenate(kinds)
-
-
-def plot(metrics: Mapping[str, Any]) -> "plots.Figure":
-    """Plots the accuracies of h and z, and chance level."""
-    names = [k.removesuffix("_h") for k in metrics if k.endswith("_h")]
-    figure, axes = plots.panels(1, 1, 5.2, 3.0)
-    axis = axes[0, 0]
-    colors = {"h": plots.FIRST, "z": plots.SECOND}
-    spaces = [space for space in colors if f"{names[0]}_{space}" in metrics]
-    places = np.arange(len(names))
-    width = 0.8 / len(spaces)
-    for number, space in enumerate(spaces):
-        bars = axis.bar(
-            places + (number - (len(spaces) - 1) / 2) * width,
-            [100 * metrics[f"{name}_{space}"] for name in names],
-            width * 0.95,
-            color=colors[space],
-            label=space,
-        )
-        # The line of chance may pass behind the numbers.
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-        axis.bar_label(
-            bars, fmt="%.1f", fontsize=8, padding=2, bbox=box, zorder=4
-        )
-    for place, name in zip(places, names, strict=True):
-        axis.hlines(
-            100 * metrics[f"{name}_chance"],
-            place - 0.45,
-            place + 0.45,
-            color="black",
-            linestyle=":",
-            label="chance" if place == 0 else None,
-        )
-    axis.set_xticks(places, names)
-    axis.set_ylim(0, 108)
-    axis.set_ylabel("accuracy, %")
-    plots.legend(figure, axis, "right upper")
-    return figure

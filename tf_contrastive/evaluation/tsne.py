@@ -3,19 +3,14 @@
 Chen et al. 2020 (SimCLR), appendix B.5, shows ten random classes.
 """
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import TSNE
-from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation import figures
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.results import Measurement
-
-# Largest number of classes in a legend.
-_LEGEND = 20
+from tf_contrastive.evaluation.report import Measurement
 
 
 def tsne(
@@ -96,43 +91,10 @@ def measure(
             embeddings[rows], tsne_perplexity, seed
         )
     arrays = {f"tsne_{name}": places for name, places in maps.items()}
-    figure = plot(maps, labels[rows], context.data.test.info.label_names)
+    names = context.data.test.info.label_names
+    figure = figures.maps(maps, labels[rows], names)
     return {
         "metrics": {**metrics, "images": len(rows)},
         "plots": {"tsne": figure},
         "arrays": arrays | {"tsne_rows": rows, "tsne_labels": labels[rows]},
     }
-
-
-def plot(
-    maps: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    label_names: Sequence[str] = (),
-) -> "plots.Figure":
-    """Plots points [n, 2] by the title of their panel, coloured by class."""
-    from matplotlib import colormaps
-
-    figure, axes = plots.panels(1, len(maps), 4.4, 4.2)
-    size = max(4, min(20, 10_000 / len(labels)))
-    kinds = np.unique(labels)
-    palette = colormaps["tab10" if len(kinds) <= 10 else "tab20"]
-    for axis, (title, places) in zip(axes[0], maps.items(), strict=True):
-        for number, kind in enumerate(kinds):
-            named = 0 <= kind < len(label_names)
-            color = palette(number % palette.N) if kind >= 0 else plots.FIRST
-            axis.scatter(
-                *places[labels == kind].T,
-                s=size,
-                color=color,
-                linewidths=0,
-                alpha=0.8,
-                label=str(label_names[kind] if named else kind),
-            )
-        axis.set_title(title)
-        axis.set_xticks([])
-        axis.set_yticks([])
-        axis.set_aspect("equal", adjustable="datalim")
-    if kinds[-1] >= 0 and len(kinds) <= _LEGEND:
-        scale = (30 / size) ** 0.5
-        plots.legend(figure, axes[0, 0], "right center", markerscale=scale)
-    return figure

@@ -124,7 +124,7 @@ def format_rows(details: dict[str, Any]) -> list[tuple[str, ...]]:
     the difference is a fraction of the largest value.
     """
     heading = ("file", "read by", "bytes", "largest difference", "least cosine")
-    rows = [heading]
+    rows: list[tuple[str, ...]] = [heading]
     for one in details["formats"]:
         compared = ["", ""]
         if "largest_difference" in one:

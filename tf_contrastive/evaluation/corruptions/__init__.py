@@ -17,10 +17,9 @@ import numpy as np
 
 from tf_contrastive.base import errors
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation.corruptions import blur, digital, weather
 from tf_contrastive.evaluation.corruptions.severities import LEVELS
-
-SEVERITIES = (1, 2, 3, 4, 5)
 
 # (image float64 [h, w, 3] in [0, 1], level, random) -> the corrupted image, of
 # the same range up to clipping.

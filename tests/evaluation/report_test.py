@@ -1,4 +1,4 @@
-"""Whether an encoder is any good, and what of it is shown."""
+"""Reports: whether an encoder is any good, and what of it is shown."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import sklearn.metrics
 import tensorflow as tf
 
 from tf_contrastive import datasets
-from tf_contrastive.evaluation import judgement, plots, results
+from tf_contrastive.evaluation import figures, report
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
 
@@ -38,18 +38,25 @@ def _row(protocol, variant=""):
 
 
 def _part(right, labels=_TEST):
-    """So many right answers; the others are the next class."""
+    """A number of right answers; the others are the next class."""
     predictions = np.where(np.arange(20) < right, labels, (labels + 1) % 3)
     return {"predictions": predictions, "correct": predictions == labels}
 
 
+def _verdict(*results):
+    """The verdict of (context, protocol, variant, measurement)."""
+    made = report.Report(None, {})
+    for context, protocol, variant, part in results:
+        made.add(context, [_row(protocol, variant)], [part])
+    return made.verdict()
+
+
 def test_an_encoder_is_compared_with_an_untrained_one_and_the_majority():
-    judged = judgement.Judgement()
-    assert judged.line() == ""
-    judged.add(_Context(), [_row("knn", "k=1")], [_part(3)])
-    judged.add(_Context(), [_row("linear")], [_part(19)])
-    judged.add(_Context("untrained"), [_row("linear")], [_part(12)])
-    line = judged.line()
+    line = _verdict(
+        (_Context(), "knn", "k=1", _part(3)),
+        (_Context(), "linear", "", _part(19)),
+        (_Context("untrained"), "linear", "", _part(12)),
+    )
     # Of 20 answers the encoder has 7 alone and the untrained one none. The most
     # frequent class of train has 5 images of test, of which the encoder has 4.
     p_untrained = 2 * 0.5**7
@@ -67,38 +74,37 @@ def test_an_encoder_is_compared_with_an_untrained_one_and_the_majority():
 
 
 def test_an_encoder_may_be_no_better_or_worse():
-    judged = judgement.Judgement()
-    judged.add(_Context(), [_row("linear")], [_part(8)])
-    judged.add(_Context("untrained"), [_row("linear")], [_part(16)])
-    assert "worse than untrained 0.8000" in judged.line()
-    assert "tied with always" in judged.line()
+    line = _verdict(
+        (_Context(), "linear", "", _part(8)),
+        (_Context("untrained"), "linear", "", _part(16)),
+    )
+    assert "worse than untrained 0.8000" in line
+    assert "tied with always" in line
 
 
-@pytest.mark.parametrize("missing", ["predictions", "correct"])
-def test_only_answers_on_the_test_split_are_judged(missing):
-    judged = judgement.Judgement()
-    part = _part(10)
-    del part[missing]
-    judged.add(_Context(), [_row("p")], [part])
-    judged.add(_Context(), [_row("q")], [_part(10) | {"labels": _TEST}])
-    judged.add(_Context(), [_row("r")], [_part(10) | {"dataset": "other"}])
-    assert judged.line() == ""
+def test_only_answers_on_the_test_split_count():
+    assert _verdict() == ""
+    for missing in ("predictions", "correct"):
+        part = _part(10)
+        del part[missing]
+        assert _verdict((_Context(), "p", "", part)) == ""
+    for other in ({"labels": _TEST}, {"dataset": "other"}):
+        assert _verdict((_Context(), "p", "", _part(10) | other)) == ""
 
 
 def test_other_variants_of_an_untrained_encoder_are_not_compared():
-    judged = judgement.Judgement()
-    judged.add(_Context(), [_row("knn", "k=1")], [_part(10)])
-    judged.add(_Context("untrained"), [_row("knn", "k=5")], [_part(2)])
-    assert "untrained" not in judged.line()
-    assert "class 1" not in judged.line() and '"dog"' in judged.line()
-    judged = judgement.Judgement()
-    judged.add(_Context(names=None), [_row("linear")], [_part(10)])
-    assert '"class 1"' in judged.line()
+    line = _verdict(
+        (_Context(), "knn", "k=1", _part(10)),
+        (_Context("untrained"), "knn", "k=5", _part(2)),
+    )
+    assert "untrained" not in line and '"dog"' in line
+    line = _verdict((_Context(names=None), "linear", "", _part(10)))
+    assert '"class 1"' in line
 
 
 def test_classes_have_accuracies_of_their_own():
     part = _part(14)
-    row = results.result_row(_Context(), _row("knn"), part, 1.0)
+    row = report.result_row(_Context(), _row("knn"), part, 1.0)
     metrics = row["metrics"]
     assert metrics["class_accuracies"] == [1.0, 0.8, 0.0]
     assert metrics["balanced_accuracy"] == pytest.approx(
@@ -107,7 +113,7 @@ def test_classes_have_accuracies_of_their_own():
     # A class without images in the split has none.
     labels = np.where(_TEST == 1, 2, _TEST)
     part = _part(20, labels) | {"labels": labels}
-    row = results.result_row(_Context(), _row("knn"), part, 1.0)
+    row = report.result_row(_Context(), _row("knn"), part, 1.0)
     assert row["metrics"]["class_accuracies"] == [1.0, None, 1.0]
     assert row["metrics"]["balanced_accuracy"] == 1.0
 
@@ -125,13 +131,15 @@ def test_top5_is_shown_of_more_than_ten_classes(classes, is_shown):
         "seconds": 1.0,
         "metrics": {"class_accuracies": [0.5] * classes},
     }
-    assert ("0.9876" in results.table([row])) == is_shown
-    assert ("top-5" in results.table([row])) == is_shown
+    assert ("0.9876" in report.table([row])) == is_shown
+    assert ("top-5" in report.table([row])) == is_shown
 
 
 def test_a_confusion_matrix_shows_percentages_of_each_class():
     part = _part(14)
-    figure = plots.confusion(_TEST, part["predictions"], ("cat", "dog", "owl"))
+    figure = figures.confusion(
+        _TEST, part["predictions"], ("cat", "dog", "owl")
+    )
     (axis,) = figure.axes
     shown = np.zeros([3, 3])
     for text in axis.texts:

@@ -1,0 +1,635 @@
+"""The report of an evaluation: its rows, files, table and verdict.
+
+`Report.add` writes each result as soon as it is measured:
+- `evaluation.json`: the latest results, and a history: for each evaluated
+  checkpoint, its numbers once;
+- `evaluation/<encoder>-<protocol>.npz`: for each variant of a protocol, which
+  test examples were classified correctly, and the facts that say whether two
+  evaluations used the same examples (`comparison` reads them);
+- `evaluation/<encoder>-<protocol>-<plot>.png`;
+- the same numbers and plots for TensorBoard, under `events/evaluation/`.
+"""
+
+import functools
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, embedding, tensorboard
+from tf_contrastive.base import files, terminal
+from tf_contrastive.config import checks
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.evaluation import figures, statistics
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.tensorboard import hparams
+
+RESULTS_FILE = "evaluation.json"
+# Subfolder of arrays and plots, and of TensorBoard's files, where it is shown
+# as a run of its own.
+FOLDER = "evaluation"
+ADVICE = "set `output_dir` to a folder that you may write"
+# The npz entry that describes the other entries, in JSON.
+ABOUT = "about"
+# Metrics: the accuracy of each class (None: not in the split), and their mean.
+_BY_CLASS, _BALANCED = "class_accuracies", "balanced_accuracy"
+# Of so many classes the five most likely say little.
+_FEW = 10
+# Classes of a confusion matrix, at most.
+_MAX_CONFUSED = 50
+_DOTS_PER_INCH = 120
+# Two history entries with equal values of these describe the same checkpoint.
+KEYS = ("step", "dataset", "train_split", "test_split")
+# The accuracies of the default protocols are columns of the HParams page; the
+# verdict is by one of them, the last one that was measured.
+_DEFAULTS = checks.split_list(Evaluation.protocols)
+
+
+def _is_metrics(value: Any) -> bool:
+    """Whether intervals in metrics are pairs, or lists of pairs."""
+    if not isinstance(value, dict):
+        return False
+    intervals: list[Any] = []
+    for key, item in value.items():
+        if key.endswith("_interval"):
+            # Of a list of numbers, such as one per severity: one for each.
+            is_list = isinstance(value.get(key.removesuffix("_interval")), list)
+            many = is_list and isinstance(item, list)
+            intervals += item if many else [item]
+    return all(map(files.is_interval_or_none, intervals))
+
+
+# The forms that readers of the file rely on.
+ROW_FORM = {
+    "encoder": str,
+    "protocol": str,
+    "variant": str,
+    "version": str,
+    "top1": files.NUMBER_OR_NONE,
+    "top1_interval": files.is_interval_or_none,
+    "top5": files.NUMBER_OR_NONE,
+    "top5_interval": files.is_interval_or_none,
+    "examples": int,
+    "seconds": (int, float),
+    "metrics": _is_metrics,
+}
+_FORM = {
+    "results": [ROW_FORM],
+    "history": [
+        {
+            "step": (int, type(None)),
+            "checksum": str,
+            "protocols": dict,
+            "metrics": dict,
+        }
+    ],
+}
+
+
+class Measurement(TypedDict, total=False):
+    """Result of a protocol; each protocol sets the fields that it has."""
+
+    top1: float
+    top5: float
+    metrics: dict[str, Any]  # Numbers, lists of numbers, or None.
+    predictions: np.ndarray  # Int [n], class ids.
+    correct: np.ndarray  # For each scored example, bool or a fraction [n].
+    correct5: np.ndarray
+    labels: np.ndarray  # Int [n], if other examples than the test split.
+    dataset: str  # Name of the dataset, if other examples are scored.
+    seen: str  # What the encoder was trained on of those.
+    plots: dict[str, Any]  # Figures of matplotlib.
+    arrays: dict[str, np.ndarray]  # To be saved.
+    # What the protocol chose by the available data: results compare only where
+    # it is equal.
+    resolved: dict[str, Any]
+    # By variant, for a protocol with several results, without other fields.
+    parts: dict[str, "Measurement"]
+
+
+# ---- Rows --------------------------------------------------------------------
+
+
+def result_row(
+    context: EvaluationContext,
+    facts: dict[str, Any],
+    part: Measurement,
+    seconds: float,
+) -> dict[str, Any]:
+    """Makes one row of the results; `facts` are its first fields."""
+    correct = part.get("correct")
+    scored = correct if correct is not None else part.get("labels")
+    intervals = {
+        name: statistics.interval(hits)
+        for name, hits in (("top1", correct), ("top5", part.get("correct5")))
+        if hits is not None
+    }
+    row = {
+        "encoder": context.subject.name,
+        **facts,
+        "top1": part.get("top1"),
+        "top1_interval": intervals.get("top1"),
+        "top5": part.get("top5"),
+        "top5_interval": intervals.get("top5"),
+        "metrics": part.get("metrics", {}) | _by_class(context, part),
+        "examples": context.data.test.info.num_examples
+        if scored is None
+        else len(scored),
+        "seconds": round(seconds, 3),
+    }
+    for name in ("dataset", "seen"):
+        if name in part:
+            row[name] = part[name]
+    return files.as_json(row)
+
+
+def _scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
+    """Returns the labels of the examples that a measurement scored, [n]."""
+    labels = part.get("labels")
+    return context.labels("test") if labels is None else labels
+
+
+def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
+    """Returns accuracies by class, and their mean, if each answer is known."""
+    if "predictions" not in part or "correct" not in part:
+        return {}
+    labels = _scored_labels(context, part)
+    classes, index = np.unique(labels, return_inverse=True)
+    hits = np.bincount(index, part["correct"], minlength=len(classes))
+    accuracies = np.full([classes.max() + 1], np.nan)
+    accuracies[classes] = hits / np.bincount(index)
+    return {
+        _BALANCED: float(np.nanmean(accuracies)),
+        _BY_CLASS: accuracies,
+    }
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """Returns a row's protocol and variant, such as "knn k=1"."""
+    return " ".join(filter(None, (row["protocol"], row["variant"])))
+
+
+def scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns TensorBoard tag -> number; tags start with the encoder's name."""
+    prefix = [row["encoder"], row["protocol"], row["variant"]]
+    values = {"top1": row["top1"], "top5": row["top5"], **row["metrics"]}
+    return {
+        "/".join(filter(None, (*prefix, name))): float(value)
+        for name, value in values.items()
+        if isinstance(value, (int, float))
+    }
+
+
+# ---- The report --------------------------------------------------------------
+
+
+class _Answers(NamedTuple):
+    """Which test images a result classified correctly."""
+
+    name: str  # Protocol and variant.
+    correct: np.ndarray  # [n]
+
+
+class Report:
+    """Results of one checkpoint of a run, or of an export.
+
+    Attributes:
+      rows: the results, see `result_row`.
+      left_out: protocol -> what it lacks.
+      checksum: of the encoder.
+      baseline: report whose results of an untrained encoder are repeated.
+    """
+
+    def __init__(
+        self,
+        folder: str | None,
+        facts: Mapping[str, Any],
+        seen: str = "",
+        baseline: "Report | None" = None,
+    ) -> None:
+        """Prepares the report; nothing is written if `folder` is None.
+
+        Args:
+          folder: of all output.
+          facts: "dataset", "train_split", "test_split", "scale", "step".
+          seen: what the encoder was trained on of the images to score.
+          baseline: report whose results of an untrained encoder are repeated.
+        """
+        self.rows: list[dict[str, Any]] = []
+        self.left_out: dict[str, str] = {}
+        self.checksum = ""
+        self._folder = folder
+        self._facts = dict(facts)
+        self._seen = seen
+        self.baseline = baseline
+        # Encoder and protocol -> the answers of its last variant.
+        self._answers: dict[tuple[str, str], _Answers] = {}
+        self._majority: _Answers | None = None
+        if baseline:
+            self._answers |= {
+                key: answers
+                for key, answers in baseline._answers.items()
+                if key[0] == "untrained"
+            }
+            self._majority = baseline._majority
+        # Encoder and protocol of the current npz file, and its content so far.
+        self._current: tuple[str, ...] = ()
+        self._about: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, Any] = {}
+        if folder:
+            files.remove_leftovers(os.path.join(folder, FOLDER))
+
+    @functools.cached_property
+    def _writer(self) -> tf.summary.SummaryWriter:
+        assert self._folder
+        events = os.path.join(self._folder, tensorboard.EVENTS, FOLDER)
+        return tf.summary.create_file_writer(events)
+
+    @property
+    def protocols(self) -> dict[str, Any]:
+        """The protocols of the rows: "NAME@VERSION" -> hyperparameters."""
+        return _protocols(self.rows)
+
+    def content(self) -> dict[str, Any]:
+        """Returns what `evaluation.json` holds besides the history."""
+        return {
+            **self._facts,
+            "checksum": self.checksum,
+            "seen": self._seen,
+            "left_out": self.left_out,
+            "results": self.rows,
+        }
+
+    def add(
+        self,
+        context: EvaluationContext,
+        rows: list[dict[str, Any]],
+        parts: list[Measurement],
+    ) -> None:
+        """Adds and writes rows of one protocol, and their measurements.
+
+        The `record` argument of `protocols.run`. Consecutive calls for an
+        encoder and a protocol add to the same npz file.
+        """
+        self.rows += rows
+        for row, part in zip(rows, parts, strict=True):
+            self._add_answers(context, row, part)
+        if self._folder:
+            images = self._save(self._folder, context, rows, parts)
+            self._summarize(self._folder, context, rows, images)
+            self.write(finished=False, unfinished=rows[0]["protocol"])
+
+    def finish(self) -> None:
+        """Adds the results of the baseline, and writes the whole report."""
+        if self.baseline:
+            self.rows += [
+                row
+                for row in self.baseline.rows
+                if row["encoder"] == "untrained"
+            ]
+        if self.rows:
+            self.write()
+
+    def write(self, *, finished: bool = True, unfinished: str = "") -> None:
+        """Writes `evaluation.json`, if there is a folder; see `write`."""
+        if self._folder:
+            write(
+                self._folder,
+                self.content(),
+                finished=finished,
+                unfinished=unfinished,
+            )
+
+    # ---- Files ----
+
+    def _save(
+        self,
+        folder: str,
+        context: EvaluationContext,
+        rows: list[dict[str, Any]],
+        parts: list[Measurement],
+    ) -> dict[str, bytes]:
+        """Writes arrays and plots; returns plot -> PNG."""
+        current = (context.subject.name, rows[0]["protocol"])
+        if current != self._current:
+            self._current, self._about, self._entries = current, {}, {}
+        images: dict[str, bytes] = {}
+        for row, part in zip(rows, parts, strict=True):
+            variant = row["variant"]
+            self._about[variant] = self._facts_of(context, row, part)
+            arrays: dict[str, Any] = {**part.get("arrays", {})}
+            for name in ("predictions", "correct"):
+                if name in part:
+                    arrays[name] = np.asarray(part[name])
+            for name, array in arrays.items():
+                self._entries[entry_name(variant, name)] = array
+            drawn = part.get("plots", {})
+            if row is rows[-1]:
+                drawn = drawn | _confusion(context, part)
+            for name, figure in drawn.items():
+                plot = "-".join(filter(None, (variant, name)))
+                images[plot] = figures.png(figure, _DOTS_PER_INCH)
+                figure.clear()
+        base = os.path.join(folder, FOLDER, "-".join(current))
+        stream = io.BytesIO()
+        about: dict[str, Any] = {ABOUT: json.dumps(self._about)}
+        np.savez_compressed(stream, **about, **self._entries)
+        files.write(f"{base}.npz", stream.getvalue(), ADVICE)
+        for plot, image in images.items():
+            files.write(f"{base}-{plot}.png", image, ADVICE)
+        return images
+
+    def _facts_of(
+        self,
+        context: EvaluationContext,
+        row: dict[str, Any],
+        part: Measurement,
+    ) -> dict[str, Any]:
+        """Returns what says whether two results can be compared."""
+        facts = {key: row[key] for key in ("encoder", "protocol", "version")}
+        facts |= {
+            "hyperparameters": row["hyperparameters"]
+            | part.get("resolved", {}),
+            "step": self._facts["step"] or 0,
+            "checksum": embedding.checksum(context.subject.encoder),
+        }
+        if "correct" not in part:
+            return facts
+        facts |= {
+            "dataset": context.data.test.info.name,
+            "split": context.data.test.info.split,
+            "labels": digest(_scored_labels(context, part)),
+            "seen": self._seen * (context.subject.name == "trained"),
+        }
+        if "dataset" in part:
+            # The split is that of the context's own dataset.
+            facts |= {"dataset": part["dataset"], "split": None}
+            facts["seen"] = part.get("seen", "")
+        return facts
+
+    def _summarize(
+        self,
+        folder: str,
+        context: EvaluationContext,
+        rows: list[dict[str, Any]],
+        images: Mapping[str, bytes],
+    ) -> None:
+        """Writes numbers and plots for TensorBoard.
+
+        Tags start with the dataset if it is not the run's own, whose curves the
+        others are.
+        """
+        step = self._facts["step"] or 0
+        encoder, protocol = context.subject.name, rows[0]["protocol"]
+        run, dataset = context.subject.run, context.data.test.info.name
+        is_own = run is None or run.data.dataset == dataset
+        prefix = "" if is_own else f"{dataset}/"
+        with self._writer.as_default(step=step):
+            for row in rows:
+                for tag, value in scalars(row).items():
+                    tf.summary.scalar(f"{prefix}{tag}", value)
+            for plot, encoded in images.items():
+                pixels = tf.io.decode_png(encoded, channels=3)
+                tag = f"{prefix}{encoder}/{protocol}/{plot}"
+                tf.summary.image(tag, pixels[tf.newaxis])
+        self._writer.flush()
+        if is_own and run and encoder == "trained":
+            scores = {
+                row_name(row): row["top1"]
+                for row in rows
+                if protocol in _DEFAULTS and row["top1"] is not None
+            }
+            events = os.path.join(folder, tensorboard.EVENTS)
+            hparams.write_scores(events, scores, step)
+
+    # ---- For people ----
+
+    def text(self) -> str:
+        """Returns the table, what was left out, and the verdict."""
+        lines = [table(self.rows), *metric_lines(self.rows)]
+        for name, reason in self.left_out.items():
+            lines.append(f"left out: {name} ({reason})")
+        if self._seen:
+            lines.append(f"warning: {self._seen}")
+        lines.append(f"encoder checksum unchanged: {self.checksum[:12]}")
+        return "\n".join(filter(None, (*lines, self.verdict())))
+
+    def _add_answers(
+        self, context: EvaluationContext, row: dict[str, Any], part: Measurement
+    ) -> None:
+        """Remembers the answers on the test split; the last variant counts."""
+        if not {"predictions", "correct"} <= {*part}:
+            return
+        if {"labels", "dataset"} & {*part}:
+            return
+        key = context.subject.name, row["protocol"]
+        self._answers[key] = _Answers(
+            row_name(row), np.asarray(part["correct"])
+        )
+        if self._majority is None:
+            info = context.data.train.info
+            label = int(np.bincount(context.labels("train")).argmax())
+            names = info.label_names
+            name = names[label] if names else f"class {label}"
+            hits = context.labels("test") == label
+            self._majority = _Answers(f'always "{name}"', hits)
+
+    def verdict(self) -> str:
+        """Says whether the trained encoder is any good; empty: not known.
+
+        It is compared with an untrained one, and with the most frequent class
+        of train as the only answer.
+        """
+        trained = {
+            protocol: answers
+            for (encoder, protocol), answers in self._answers.items()
+            if encoder == "trained"
+        }
+        names = [n for n in _DEFAULTS[::-1] if n in trained] or [*trained]
+        if not names or self._majority is None:
+            return ""
+        name, correct = trained[names[0]]
+        others = [self._majority]
+        untrained = self._answers.get(("untrained", names[0]))
+        if untrained and untrained.name == name:
+            others.insert(0, untrained._replace(name="untrained"))
+        clauses = [_clause(correct, other) for other in others]
+        return (
+            f"trained encoder, {name} {correct.mean():.4f}:"
+            f" {', and '.join(clauses)}, by McNemar's test"
+        )
+
+
+def _clause(correct: np.ndarray, other: _Answers) -> str:
+    tested = statistics.compare(correct, other.correct)
+    verdict, p_value = tested["verdict"], tested["p_value"]
+    than = "tied with" if verdict == "tied" else f"{verdict} than"
+    p = "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.4f}"
+    return (
+        f"{than} {other.name} {other.correct.mean():.4f}"
+        f" ({tested['difference']:+.4f}, 95 %"
+        f" {tested['low']:+.4f}..{tested['high']:+.4f}, {p})"
+    )
+
+
+def _confusion(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
+    """Draws how a result confuses the classes of test, if they are few."""
+    info = context.data.test.info
+    classes = info.num_classes or 0
+    if "predictions" not in part or {"labels", "dataset"} & {*part}:
+        return {}
+    if classes > _MAX_CONFUSED:
+        return {}
+    names = info.label_names or [str(i) for i in range(classes)]
+    labels = context.labels("test")
+    return {"confusion": figures.confusion(labels, part["predictions"], names)}
+
+
+def entry_name(variant: str, name: str) -> str:
+    """Returns the name of a variant's array in an npz file."""
+    return f"{variant}.{name}" if variant else name
+
+
+def digest(labels: np.ndarray) -> str:
+    """Returns the SHA-256 of labels in order, to compare test sets."""
+    return hashlib.sha256(np.asarray(labels, "<i8").tobytes()).hexdigest()
+
+
+# ---- Tables ------------------------------------------------------------------
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Formats results as a table, a line per row.
+
+    Columns without a value are left out; top-5 is of more than ten classes.
+    """
+    columns = {
+        "encoder": [row["encoder"] for row in results],
+        "protocol": [row_name(row) for row in results],
+        "version": [row["version"] for row in results],
+        "top-1": [_fraction(row["top1"]) for row in results],
+        "95 %": [_interval(row["top1_interval"]) for row in results],
+        "balanced": [
+            _fraction(row["metrics"].get(_BALANCED)) for row in results
+        ],
+        "top-5": [_fraction(shown_top5(row)) for row in results],
+        "images": [f"{row['examples']:,}" for row in results],
+        "seconds": [f"{row['seconds']:.1f}" for row in results],
+    }
+    shown = {name: x for name, x in columns.items() if {*x} - {"-"}}
+    rows = zip(*shown.values(), strict=True)
+    return terminal.format_table([(*shown,), *rows], texts=range(3))
+
+
+def shown_top5(row: Mapping[str, Any]) -> float | None:
+    """Returns a row's top-5 accuracy, if there are enough classes for it."""
+    classes = row["metrics"].get(_BY_CLASS)
+    return row["top5"] if classes is None or len(classes) > _FEW else None
+
+
+def metric_lines(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yields a line for each result that has other metrics than accuracies."""
+    for result in results:
+        metrics = result["metrics"]
+        numbers = []
+        for name, value in metrics.items():
+            if isinstance(value, (int, float)) and name != _BALANCED:
+                interval = metrics.get(f"{name}_interval")
+                suffix = f" ({_interval(interval)})" if interval else ""
+                numbers.append(f"{name} {value:.4g}{suffix}")
+        if numbers:
+            name = f"{result['encoder']} {row_name(result)}"
+            yield f"{name}: {', '.join(numbers)}"
+
+
+def _fraction(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _interval(interval: list[float] | None) -> str:
+    return "-" if interval is None else f"{interval[0]:.4f}..{interval[1]:.4f}"
+
+
+# ---- evaluation.json ---------------------------------------------------------
+
+
+def check_writable(folder: str) -> None:
+    """Raises `UserError` if `write` could not write into `folder`."""
+    read(folder)
+    files.check_writable(os.path.join(folder, RESULTS_FILE), ADVICE)
+
+
+def read(folder: str) -> dict[str, Any]:
+    """Reads a folder's `evaluation.json`; empty if there is none."""
+    path = os.path.join(folder, RESULTS_FILE)
+    return files.read_json(path, {}, _FORM)
+
+
+def write(
+    folder: str,
+    report: dict[str, Any],
+    *,
+    finished: bool = True,
+    unfinished: str = "",
+) -> None:
+    """Writes a report, with the history of the previous ones.
+
+    One that is not `finished` does not replace a finished one, so that a killed
+    evaluation leaves the previous results: it only adds to the history, which
+    does not list the protocol `unfinished` as measured.
+    """
+    results = report["results"]
+    entry = {
+        **{key: report[key] for key in KEYS},
+        "checksum": report["checksum"],
+        "protocols": _protocols(
+            row for row in results if row["protocol"] != unfinished
+        ),
+        "metrics": {
+            tag: value for row in results for tag, value in scalars(row).items()
+        },
+    }
+    # Another evaluation, such as one with `watch`, may write its own entry.
+    with checkpoints.FolderLock(folder, "evaluation", wait_seconds=60.0):
+        before, others = read(folder), []
+        for previous in before.get("history", []):
+            if not _is_same(previous, entry):
+                others.append(previous)
+            elif previous["checksum"] == entry["checksum"]:
+                for field in ("protocols", "metrics"):
+                    entry[field] = previous[field] | entry[field]
+        history = sorted([*others, entry], key=lambda e: e["step"] or 0)
+        if finished or not before.get("finished", "results" in before):
+            before = report | {"finished": finished}
+        path = os.path.join(folder, RESULTS_FILE)
+        files.write_json(path, before | {"history": history}, ADVICE)
+
+
+def _protocols(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns "protocol@version" -> hyperparameters."""
+    return {
+        f"{row['protocol']}@{row['version']}": row["hyperparameters"]
+        for row in rows
+    }
+
+
+def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(entry.get(key) == other[key] for key in KEYS)
+
+
+def measured(
+    folder: str, checkpoint: Mapping[str, Any]
+) -> dict[str, dict[str, Any]] | None:
+    """Looks up which protocols a checkpoint, values of `KEYS`, was measured by.
+
+    Returns "protocol@version" -> hyperparameters; None if it was not measured.
+    """
+    for entry in read(folder).get("history", []):
+        if _is_same(entry, checkpoint):
+            return entry["protocols"]
+    return None
