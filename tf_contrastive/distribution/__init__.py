@@ -11,7 +11,6 @@ from tf_contrastive.distribution.collectives import (
     num_replicas,
     on_tpu,
     replica_id,
-    simulated,
     with_autograph,
 )
 from tf_contrastive.distribution.strategies import (
@@ -44,7 +43,6 @@ __all__ = [
     "num_replicas",
     "on_tpu",
     "replica_id",
-    "simulated",
     "strategy",
     "with_autograph",
 ]

@@ -8,9 +8,8 @@ replicas is the gradient of the global loss. `all_gather` has no XLA kernel for
 more than one replica.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
@@ -19,39 +18,9 @@ from tensorflow.python.autograph.impl import api
 _Function = TypeVar("_Function", bound=Callable)
 
 
-class _Simulated(NamedTuple):
-    """Replicas that are not there."""
-
-    replicas: int
-    replica_id: Callable[[], tf.Tensor]
-    all_reduce: Callable[[tf.Tensor], tf.Tensor]
-
-
-_simulated: _Simulated | None = None
-
-
-@contextlib.contextmanager
-def simulated(
-    count: int,
-    replica_id: Callable[[], tf.Tensor],
-    all_reduce: Callable[[tf.Tensor], tf.Tensor],
-) -> Iterator[None]:
-    """Context in which a step is traced for `count` TPU cores, without them.
-
-    `replica_id` and `all_reduce` take the place of these operations.
-    """
-    global _simulated
-    _simulated = _Simulated(count, replica_id, all_reduce)
-    try:
-        yield
-    finally:
-        _simulated = None
-
-
 def on_tpu() -> bool:
     """Whether the graph that is being traced will run on TPU cores."""
-    strategy = tf.distribute.get_strategy()
-    return bool(_simulated) or isinstance(strategy, tf.distribute.TPUStrategy)
+    return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def bfloat16_parts(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -66,19 +35,15 @@ def bfloat16_parts(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def num_replicas() -> int:
     """Returns the replicas that share the global batch; 1 outside of `run`."""
-    if _simulated:
-        return _simulated.replicas
     context = tf.distribute.get_replica_context()
     return context.num_replicas_in_sync if context else 1
 
 
 def replica_id() -> tf.Tensor:
     """Returns this replica's position, int32 []."""
-    context = tf.distribute.get_replica_context()
     if num_replicas() == 1:
         return tf.constant(0, tf.int32)
-    if _simulated:
-        return _simulated.replica_id()
+    context = tf.distribute.get_replica_context()
     # The id is uint32 on TPUs.
     return tf.cast(context.replica_id_in_sync_group, tf.int32)
 
@@ -105,8 +70,6 @@ def _all_reduce(x: tf.Tensor) -> tf.Tensor:
     # variables, through all replicas' graphs to their start: the total time is
     # quadratic in the network's depth. The walk ends where a gradient does.
     x = tf.stop_gradient(x)
-    if _simulated:
-        return _simulated.all_reduce(x)
     return tf.distribute.get_replica_context().all_reduce(
         tf.distribute.ReduceOp.SUM, x
     )

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tf_contrastive import distribution, train
+from tf_contrastive import train
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.model import ContrastiveModel, networks
@@ -30,15 +30,54 @@ def _marker(x: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _replica_id() -> tf.Tensor:
-    marked = gen_xla_ops.xla_custom_call(
-        [],
-        target_name=compiler.REPLICA_ID,
-        backend_config="",
-        dtype=tf.uint32,
-        shape=[],
-    )
-    return tf.cast(marked, tf.int32)
+class _Cores(tf.distribute.TPUStrategy):
+    """A TPU's strategy, for code that asks: otherwise that of one device."""
+
+    def __init__(self) -> None:
+        extended = tf.distribute.get_strategy().extended
+        tf.distribute.Strategy.__init__(self, extended)
+
+
+class _Core(tf.distribute.ReplicaContext):
+    """One of `count` cores, whose collectives are marked.
+
+    Entered around a step, it is what `get_replica_context` returns in there.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(_Cores(), 0)
+        self._count = count
+        self._outer = tf.distribute.get_replica_context()
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of cores."""
+        return self._count
+
+    @property
+    def replica_id_in_sync_group(self) -> tf.Tensor:
+        """The number of the core that runs the program, uint32 []."""
+        return gen_xla_ops.xla_custom_call(
+            [],
+            target_name=compiler.REPLICA_ID,
+            backend_config="",
+            dtype=tf.uint32,
+            shape=[],
+        )
+
+    def all_reduce(
+        self, reduce_op: Any, value: tf.Tensor, options: Any = None
+    ) -> tf.Tensor:
+        """Returns the sum over all cores, which is all that a step needs."""
+        assert reduce_op == tf.distribute.ReduceOp.SUM
+        return _marker(value)
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Merges one replica: Keras' optimizers update variables this way."""
+        with self._outer:
+            return self._outer.merge_call(merge_fn, args, kwargs)
 
 
 class Step:
@@ -68,7 +107,7 @@ class Step:
     def lower(self, images: int) -> bytes:
         """Returns the serialized HLO of a step with `images` per core."""
         cores = self._run.machine.replicas
-        with distribution.simulated(cores, _replica_id, _marker):
+        with _Core(cores):
             return self._lower(self._model.train_step, images)
 
     def lower_encoder(self, passes: Passes, images: int) -> bytes:
