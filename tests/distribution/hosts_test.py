@@ -14,7 +14,8 @@ _WHY_NOT = hosts.why_not()
 
 _WORKER = """
 import sys
-from tf_contrastive import distribution, errors
+from tf_contrastive import distribution
+from tf_contrastive.base import errors
 from tf_contrastive.distribution import failures
 failures._CHECK_EVERY_SECONDS = failures._ANSWER_SECONDS = 1.0  # Instead of 5.
 strategy = distribution.strategy("auto")
@@ -45,7 +46,7 @@ while True:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
 def test_hosts_start_and_two_lose_only_each_other():
-    cluster = {"worker": ["A:2222", "b.:02222", "c:2222"]}
+    cluster = {"worker": ["a:2222", "b:2222", "c:2222"]}
     workers = []
     with hosts.Network("a", "b", "c") as network:
         for index, host in enumerate(network):

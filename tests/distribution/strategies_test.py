@@ -83,7 +83,7 @@ def test_auto_takes_what_is_there(alone, workers, gpus, options, expected):
 
 def test_a_malformed_tf_config_is_told_by_auto(alone):
     alone.setenv("TF_CONFIG", "{cluster}")
-    with pytest.raises(errors.UserError, match="TF_CONFIG is not JSON"):
+    with pytest.raises(errors.UserError, match="TF_CONFIG="):
         distribution.strategy("auto")
 
 

@@ -4,15 +4,12 @@ A malformed cluster is reported in one line: TensorFlow would wait forever for a
 missing worker.
 """
 
-import contextlib
 import dataclasses
-import ipaddress
 import itertools
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tf_contrastive.base import errors
 
@@ -24,6 +21,8 @@ _EXAMPLE = (
 _JOBS = ("chief", "worker")
 # Ports of SLURM jobs: below those that Linux gives to outgoing connections.
 _FIRST_PORT, _NUM_PORTS, _PORTS_PER_STEP = 16384, 16384, 16
+# Characters of a malformed TF_CONFIG that its error shows.
+_SHOWN = 200
 _NO_HOSTS = "is not a list of nodes, such as gpu[001-003,7],b2"
 
 
@@ -51,6 +50,12 @@ class Cluster:
             for job in _JOBS
             for i, address in enumerate(self.jobs.get(job, ()))
         )
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Host and port of every task, in the order of ranks."""
+        parts = [address.rpartition(":") for _, address in self.tasks]
+        return [(host.strip("[]"), int(port)) for host, _, port in parts]
 
     @property
     def rank(self) -> int:
@@ -119,81 +124,38 @@ def check_first(
 def _read_tf_config(text: str) -> Cluster | None:
     try:
         parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _wrong(
-            f"is not JSON ({error.msg} at character {error.pos + 1})"
-        ) from error
-    if not isinstance(parsed, dict):
-        raise _wrong("is not an object with cluster and task")
-    if not parsed.get("cluster"):
-        return None
-    jobs = _check_jobs(parsed["cluster"])
-    task = parsed.get("task")
-    if not isinstance(task, dict) or not {"type", "index"} <= task.keys():
-        raise _wrong("has no task with a type and an index")
-    kind, index = task["type"], str(task["index"])
-    if kind not in jobs:
-        raise _wrong(
-            f"says that this is a {kind!r}, but its cluster has only"
-            f" {' and '.join(jobs)}"
+        if not parsed.get("cluster"):
+            return None
+        jobs = {
+            job: tuple(map(str, addresses))
+            for job, addresses in sorted(parsed["cluster"].items())
+            if addresses
+        }
+        kind, index = parsed["task"]["type"], int(str(parsed["task"]["index"]))
+        every = list(itertools.chain(*jobs.values()))
+        valid = (
+            jobs.keys() <= set(_JOBS)
+            and len(jobs.get("chief", ())) <= 1
+            and len(set(every)) == len(every)
+            and all(map(_is_address, every))
+            and 0 <= index < len(jobs[kind])
         )
-    size = len(jobs[kind])
-    if not re.fullmatch(r"[0-9]+", index) or int(index) >= size:
-        raise _wrong(
-            f"says that this is {kind} {index}, but its cluster has {size}: the"
-            f" index must be from 0 to {size - 1}"
+    except (AttributeError, KeyError, TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise errors.UserError(
+            f"TF_CONFIG={text[:_SHOWN]} is not a cluster of workers, and at"
+            " most one chief, each at a host:port of its own (an IPv6 address"
+            f" in brackets), with this one's task: write it as {_EXAMPLE}"
         )
-    return Cluster(jobs, kind, int(index), "TF_CONFIG")
+    return Cluster(jobs, kind, index, "TF_CONFIG")
 
 
-def _check_jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(cluster, dict) or not all(
-        isinstance(addresses, list)
-        and all(isinstance(address, str) for address in addresses)
-        for addresses in cluster.values()
-    ):
-        raise _wrong('has a cluster that is not lists of "host:port" by job')
-    if others := sorted(set(cluster) - set(_JOBS)):
-        raise _wrong(
-            f"has a job {others[0]!r}: only chief and worker train together"
-        )
-    jobs = {
-        job: tuple(map(_canonical, cluster[job]))
-        for job in _JOBS
-        if cluster.get(job)
-    }
-    if not jobs:
-        raise _wrong("has a cluster without chief and worker")
-    if len(jobs.get("chief", ())) > 1:
-        raise _wrong("has more than one chief")
-    every = [address for addresses in jobs.values() for address in addresses]
-    for address in every:
-        if every.count(address) > 1:
-            raise _wrong(f"gives two tasks the address {address}")
-    return jobs
-
-
-def _canonical(address: str) -> str:
-    """Returns an address in the same form for all of its spellings."""
-    host, _, port = address.rpartition(":")
-    is_port = re.fullmatch("0*[0-9]{1,5}", port) and 0 < int(port) < 65536
-    if match := re.fullmatch(r"\[([0-9A-Fa-f:.]+)\]", host):
-        with contextlib.suppress(ValueError):
-            host = f"[{ipaddress.IPv6Address(match[1])}]"
-    elif re.fullmatch(r"[\w.-]+", host, re.ASCII):
-        host = host.lower().removesuffix(".")
-    else:
-        host = ""
-    if not host or not is_port:
-        raise _wrong(
-            f"has the address {address!r}, not a host:port (an IPv6 address is"
-            " in brackets)"
-        )
-    return f"{host}:{int(port)}"
-
-
-def _wrong(fault: str) -> errors.UserError:
-    return errors.UserError(f"TF_CONFIG {fault}: write it as {_EXAMPLE}")
+def _is_address(text: str) -> bool:
+    match = re.fullmatch(
+        r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text, re.ASCII
+    )
+    return match is not None and 0 < int(match[1]) < 65536
 
 
 # ---- SLURM -------------------------------------------------------------------

@@ -68,25 +68,15 @@ def watch_others() -> None:
 
 
 def _watch() -> None:
-    # By the addresses of now: a name server may be out of order later.
-    targets = {each: _resolved(*each) for each in _others}
     unanswered = dict.fromkeys(_others, 0)
     while max(unanswered.values()) < _UNANSWERED:
         time.sleep(_CHECK_EVERY_SECONDS)
-        for each, target in targets.items():
-            unanswered[each] = 0 if _answers(*target) else unanswered[each] + 1
+        for each in _others:
+            unanswered[each] = 0 if _answers(*each) else unanswered[each] + 1
     host, port = max(unanswered, key=unanswered.__getitem__)
     context.context().abort_collective_ops(
         tf.errors.UNAVAILABLE, f"{host}:{port} does not answer this worker"
     )
-
-
-def _resolved(host: str, port: int) -> tuple[str, int]:
-    try:
-        with socket.create_connection((host, port), _ANSWER_SECONDS) as found:
-            return found.getpeername()[:2]
-    except OSError:
-        return host, port
 
 
 def meaning(error: Exception) -> errors.UserError | None:

@@ -208,7 +208,9 @@ def _multiworker(timeout: float) -> tf.distribute.Strategy:
     workers = cluster.require()
     # TensorFlow would block forever and ignore signals.
     rendezvous.wait_for_all(workers, timeout)
-    failures.set_others(rendezvous.others(workers))
+    failures.set_others(
+        [x for i, x in enumerate(workers.places) if i != workers.rank]
+    )
     gpus = len(tf.config.list_physical_devices("GPU"))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({k: list(v) for k, v in workers.jobs.items()}),
