@@ -1,5 +1,8 @@
 """Files of embeddings: what they hold, and where they cannot be written."""
 
+import gc
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -74,3 +77,13 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
         output_files.write(str(tmp_path / name), np.zeros([1, 2]))
     with pytest.raises(errors.UserError, match="cannot write"):
         files.check_writable(str(tmp_path / name))
+
+
+def test_a_full_disk_is_one_error(monkeypatch):
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    columns = {"embeddings": np.zeros([300, 300], np.float32)}
+    with pytest.raises(OSError, match="No space left"):
+        output_files._npz("/dev/full", columns, [])
+    gc.collect()
+    assert not ignored

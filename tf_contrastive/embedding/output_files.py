@@ -77,9 +77,12 @@ def _npz(path: str, columns: Columns, label_names: list[str]) -> None:
     arrays: dict[str, Any] = dict(columns)
     if label_names:
         arrays["label_names"] = np.array(label_names)
-    # To an open file: np.savez would add an ending to a name.
-    with open(path, "wb") as file:
-        np.savez(file, **arrays)
+    # As np.savez does it, but that leaves the archive open after a failed
+    # write, and Python then prints a second error.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, values, allow_pickle=False)
 
 
 def _tfrecord(path: str, columns: Columns, label_names: list[str]) -> None:
