@@ -122,9 +122,7 @@ _NUMBERS = {
         "validation_fraction test_fraction drop_path finetune_drop_path"
     ),
     (0, 30): "randaugment_magnitude",
-    (_ABOVE_0, 86_400): (
-        "request_seconds"
-    ),
+    (_ABOVE_0, 86_400): ("request_seconds"),
     (1e-4, 1e4): "temperature",
     (0, 0.99): "tau_plus",
     (0, 1000): "beta",

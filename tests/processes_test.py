@@ -25,6 +25,16 @@ def test_a_command_returns_its_status_and_last_line(words, status, last, capfd):
     assert ended[1] in capfd.readouterr().err
 
 
+def test_modules_of_the_current_folder_are_not_run(tmp_path, monkeypatch):
+    for name in ("json", "absl", "numpy", "sitecustomize", "tf_contrastive"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
+    (tmp_path / "tf_contrastive").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert processes.run(["--help"]) == (0, "")
+    assert processes.run(["encoders"])[0] == 0
+    assert not (tmp_path / "executed").exists()
+
+
 _COMMAND = """
 import signal, sys
 def save(number, frame):
@@ -36,7 +46,7 @@ print("ready", file=sys.stderr, flush=True)
 signal.pause()
 """
 _PARENT = """
-from tf_contrastive import processes
+from tf_contrastive.base import processes
 print(*processes.run([]))
 """
 

@@ -469,14 +469,16 @@ def test_the_command_serves_and_ends_after_the_current_requests(folder):
 @pytest.mark.slow
 def test_what_does_not_end_in_time_after_sigint_is_cut(folder):
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
-    with served.server(folder, "--request_seconds=1") as running:
-        with running.connection() as client:
-            client.sendall(head.encode())
-            served.wait_until(lambda: running.metric("requests_active") == 1)
-            start = time.monotonic()
-            running.process.send_signal(signal.SIGINT)
-            assert running.process.wait(60) == 0
-            assert time.monotonic() - start < 8
+    with (
+        served.server(folder, "--request_seconds=1") as running,
+        running.connection() as client,
+    ):
+        client.sendall(head.encode())
+        served.wait_until(lambda: running.metric("requests_active") == 1)
+        start = time.monotonic()
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(60) == 0
+        assert time.monotonic() - start < 8
 
 
 def _refused(**options):

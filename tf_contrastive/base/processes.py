@@ -6,11 +6,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tf_contrastive.base import errors
+from tf_contrastive.base import errors, installation
+
+# What `-m` does, but for the current folder: it would be the first on the path,
+# and a json.py in it would be run. The package may be a clone's.
+_START = (
+    "import sys; sys.path[:] = [p for p in sys.path if p];"
+    f" sys.path.append({installation.ROOT!r});"
+    " from tf_contrastive.__main__ import main; sys.exit(main())"
+)
 
 
 def run(words: Sequence[str]) -> tuple[int, str]:
-    """Runs `python -m tf_contrastive` with the words.
+    """Runs `python -m tf_contrastive` with the words, away from this folder.
 
     What it prints goes to stderr. Its end is waited for when this process is
     interrupted, since it may save first: the terminal sends SIGINT to both, and
@@ -20,7 +28,7 @@ def run(words: Sequence[str]) -> tuple[int, str]:
       (exit status, last line on stderr); `EXIT_RESUME` if it was interrupted.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "tf_contrastive", *words],
+        [sys.executable, "-c", _START, *words],
         stdout=sys.stderr,
         stderr=subprocess.PIPE,
         encoding="utf-8",
