@@ -25,13 +25,14 @@ def test_a_command_returns_its_status_and_last_line(words, status, last, capfd):
     assert ended[1] in capfd.readouterr().err
 
 
-def test_a_command_imports_nothing_from_the_present_folder(
-    tmp_path, monkeypatch
-):
-    for name in ("json", "runpy", "tf_contrastive", "numpy"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit(77)")
+def test_modules_of_the_current_folder_are_not_run(tmp_path, monkeypatch):
+    for name in ("json", "absl", "numpy", "sitecustomize", "tf_contrastive"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
+    (tmp_path / "tf_contrastive").mkdir()
     monkeypatch.chdir(tmp_path)
     assert processes.run(["--help"]) == (0, "")
+    assert processes.run(["encoders"])[0] == 0
+    assert not (tmp_path / "executed").exists()
 
 
 _COMMAND = """

@@ -16,6 +16,7 @@ import pytest
 from tf_contrastive import __main__
 from tf_contrastive.base import errors, processes
 from tf_contrastive.commands import sweep
+from tf_contrastive.config import own
 
 _ROOT = Path(__file__).resolve().parents[2]
 _GRID = ("--learning_rate=0.1,0.3", "--temperature=0.2,0.5")
@@ -29,6 +30,7 @@ class _Commands:
         # Part of a command -> what `processes.run` returns for it.
         self.ends = {}
         self.scores = itertools.count(1)
+        self.losses = itertools.repeat(None)
 
     def __call__(self, words):
         self.calls.append(words)
@@ -37,7 +39,8 @@ class _Commands:
                 return ended
         folder = Path(words[-1].partition("=")[2])
         if words[0] == "pretrain":
-            result = {"steps": 8, "seconds": 1.0, "loss": 1.5, "val_loss": None}
+            result = {"steps": 8, "seconds": 1.0, "loss": 1.5}
+            result["val_loss"] = next(self.losses)
             (folder / "pretrain.json").write_text(json.dumps(result))
             return 0, ""
         rows = [
@@ -317,6 +320,22 @@ def test_the_order_of_the_table(run, commands, tmp_path, words, order):
     assert run("--print=table", *words) == 0
     rows = _table(tmp_path / "s")["runs"]
     assert [int(row["name"][5]) for row in rows] == order
+
+
+def test_the_smallest_validation_loss_is_best(run, commands, tmp_path):
+    commands.losses = iter([0.5, 0.3, 0.4, 0.6])
+    assert run(*_GRID, "--noevaluate", "--metric=val_loss") == 0
+    report = _table(tmp_path / "s")
+    losses = [row["metrics"]["val_loss"] for row in report["runs"]]
+    assert losses == [0.3, 0.4, 0.5, 0.6]
+
+
+def test_own_parts_are_allowed_in_the_evaluation(run, commands, monkeypatch):
+    monkeypatch.setattr(own, "_allowed", set())
+    assert run("--learning_rate=0.1", "--own_modules=mine,others") == 0
+    pretrain, evaluate = commands.calls
+    assert "--own_modules=mine,others" in pretrain
+    assert "--own_modules=mine,others" in evaluate
 
 
 def test_an_unknown_metric_ends_the_sweep_after_a_run(run, commands, capsys):

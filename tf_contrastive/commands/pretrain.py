@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tf_contrastive import flags
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import fields
+from tf_contrastive.config import fields, own
 from tf_contrastive.config.pretrain import Pretrain
 
 if TYPE_CHECKING:
@@ -190,5 +190,6 @@ def _print_results(
         command = ["evaluate"]
         if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
             command.append("--scale=cpu")
+    command += own.words()
     command.append(f"--workdir={shlex.quote(workdir)}")
     print(f"\nnext: python -m tf_contrastive {' '.join(command)}")

@@ -20,7 +20,7 @@ from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
-from tf_contrastive.config import fields
+from tf_contrastive.config import fields, own
 from tf_contrastive.config.checks import plain_path, shell_words
 from tf_contrastive.config.fields import (
     Command,
@@ -187,20 +187,23 @@ def plan(grid: Grid) -> list[Run]:
                 f"--{_PREFIX}output_dir: results go to the folder of each run:"
                 " leave it out"
             )
-    own = flags.declared(PretrainCommand)
-    shared = _without(pretrain, [own[name] for name in axes])
+    declared = flags.declared(PretrainCommand)
+    shared = _without(pretrain, [declared[name] for name in axes])
     runs: dict[str, Run] = {}
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
         title = ", ".join(
             f"{n}={text}" for n, text in values.items() if len(axes[n]) > 1
         )
-        words = [*shared, *(_word(own[n], text) for n, text in values.items())]
+        words = [
+            *shared,
+            *(_word(declared[n], text) for n, text in values.items()),
+        ]
         differing = _check(PretrainCommand, words, title)
         decisive = {
             name: text
             for name, text in differing.items()
-            if own[name].identity or name in axes
+            if declared[name].identity or name in axes
         }
         digest = hashlib.sha256(
             json.dumps(decisive, sort_keys=True).encode()
@@ -246,7 +249,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _axes(words: Sequence[str]) -> dict[str, list[str]]:
     """Returns option -> values, of the options with several, in their order."""
-    own = flags.declared(PretrainCommand)
+    declared = flags.declared(PretrainCommand)
     # A flagfile may be somebody else's, whose parts are not to be allowed: it
     # is left to `pretrain`.
     typed = [word for word in words if "flagfile" not in flags.named(word)]
@@ -256,9 +259,10 @@ def _axes(words: Sequence[str]) -> dict[str, list[str]]:
     return {
         name: values
         for name in sorted(
-            texts, key=lambda n: places.get(n, places.get(own[n].family, 0))
+            texts,
+            key=lambda n: places.get(n, places.get(declared[n].family, 0)),
         )
-        if (values := _values(own[name], texts[name])) != [texts[name]]
+        if (values := _values(declared[name], texts[name])) != [texts[name]]
     }
 
 
@@ -401,7 +405,12 @@ def _commands(planned: Run, options: Sweep) -> list[list[str]]:
     ends = [f"--workdir={os.path.join(options.grid.workdir, planned.name)}"]
     if options.terminal.verbosity != Terminal.verbosity:
         ends.append(f"--verbosity={options.terminal.verbosity}")
-    return [[name, *words, *ends] for name, words in planned.commands.items()]
+    commands = []
+    for name, words in planned.commands.items():
+        # A run's folder names its own parts, and allows none.
+        allowed = own.words() if name == "evaluate" else []
+        commands.append([name, *words, *allowed, *ends])
+    return commands
 
 
 def _line(words: Sequence[str]) -> str:
@@ -410,13 +419,13 @@ def _line(words: Sequence[str]) -> str:
 
 def _slurm(options: Sweep, count: int) -> str:
     """Returns a script for sbatch, with a task for each run."""
-    own = [
+    settings = [
         f"--{o.name}={fields.written(o.value)}"
         for o in fields.options(options)
         if o.name not in ("pretrain", "print", "run")
         and o.value != o.field.default
     ]
-    words = ["sweep", *own]
+    words = ["sweep", *settings]
     table = shlex.join([*words, "--print=table"])
     task = shlex.join([*words, *shlex.split(options.grid.pretrain)])
     python = f"{shlex.quote(sys.executable)} -m tf_contrastive"

@@ -28,6 +28,12 @@ def allow(*names: str) -> None:
     _allowed.update(names)
 
 
+def words() -> list[str]:
+    """Returns the flag that allows the same modules in another process."""
+    modules = sorted({name.partition(":")[0] for name in _allowed})
+    return [f"--{ARGUMENT}={','.join(modules)}"] if modules else []
+
+
 def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     """Returns the object `module:name`, which is used as a `kind`.
 
