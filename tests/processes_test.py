@@ -25,18 +25,28 @@ def test_a_command_returns_its_status_and_last_line(words, status, last, capfd):
     assert ended[1] in capfd.readouterr().err
 
 
+def test_a_command_imports_nothing_from_the_present_folder(
+    tmp_path, monkeypatch
+):
+    for name in ("json", "runpy", "tf_contrastive", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(77)")
+    monkeypatch.chdir(tmp_path)
+    assert processes.run(["--help"]) == (0, "")
+
+
 _COMMAND = """
-import signal, sys
+import os, signal, sys
 def save(number, frame):
-    print(f"saved after {signal.Signals(number).name}", file=sys.stderr)
-    sys.exit(42)
+    # print is not reentrant, and the signal may have interrupted one.
+    os.write(2, f"saved after {signal.Signals(number).name}\n".encode())
+    os._exit(42)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, save)
 print("ready", file=sys.stderr, flush=True)
 signal.pause()
 """
 _PARENT = """
-from tf_contrastive import processes
+from tf_contrastive.base import processes
 print(*processes.run([]))
 """
 

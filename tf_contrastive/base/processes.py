@@ -1,16 +1,27 @@
-"""Commands of this package, each in a process of its own."""
+"""Processes: commands of this package in their own, and which one is which."""
 
+import contextlib
+import functools
+import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tf_contrastive.base import errors
+from tf_contrastive.base import errors, installation
+
+# As `python -m tf_contrastive`, but without the present folder at the start of
+# `sys.path`, where Python would find a user's json.py before its own.
+_START = (
+    "import sys; sys.path[:1] = []; sys.path.append(sys.argv.pop(1));"
+    "import runpy; runpy.run_module('tf_contrastive', None, '__main__', True)"
+)
 
 
 def run(words: Sequence[str]) -> tuple[int, str]:
-    """Runs `python -m tf_contrastive` with the words.
+    """Runs a command of this package in a process of its own.
 
     What it prints goes to stderr. Its end is waited for when this process is
     interrupted, since it may save first: the terminal sends SIGINT to both, and
@@ -20,7 +31,7 @@ def run(words: Sequence[str]) -> tuple[int, str]:
       (exit status, last line on stderr); `EXIT_RESUME` if it was interrupted.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "tf_contrastive", *words],
+        [sys.executable, "-c", _START, installation.ROOT, *words],
         stdout=sys.stderr,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -52,3 +63,53 @@ def run(words: Sequence[str]) -> tuple[int, str]:
     if status < 0:
         last = f"ended by {signal.Signals(-status).name}"
     return errors.EXIT_RESUME if interrupted else status, last
+
+
+# ---- Which process is which --------------------------------------------------
+
+
+def identity(process: int) -> dict[str, Any]:
+    """Identifies a process among those of other machines, boots, containers.
+
+    Returns:
+      {"host", "machine" (until its next start), "namespace" (of process
+      numbers), "process", "born"}.
+    """
+    host, machine, namespace = _place()
+    return {
+        "host": host,
+        "machine": machine,
+        "namespace": namespace,
+        "process": process,
+        "born": birth(process),
+    }
+
+
+@functools.cache
+def _place() -> tuple[str, str, str]:
+    host, machine, namespace = socket.gethostname(), "", ""
+    with contextlib.suppress(OSError):  # Linux has these files.
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            machine = file.read().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    return host, machine or host, namespace
+
+
+def birth(process: int) -> str | None:
+    """Returns the start time of a process since the boot; None: it has ended.
+
+    It differs for a later process of the same number.
+    """
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            # The name, in parentheses, may hold anything; field 22 follows.
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        pass
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "unknown"
