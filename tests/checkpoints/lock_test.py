@@ -110,18 +110,13 @@ def test_another_machine_has_an_hour_to_renew(
         ("job-1/0", "job-2/1", False),
         ("/0", "/1", False),
         ("", "job-1/1", False),
-        (None, "job-1/1", False),
         ("job-1/0", "", False),
     ],
 )
 def test_a_later_attempt_of_a_job_need_not_wait(
     its, own, is_free, tmp_path, monkeypatch
 ):
-    file = _foreign(str(tmp_path), renewed=time.time(), attempt=its)
-    if its is None:  # Of version 0.2.0.
-        owner = json.loads(file.read_text())
-        del owner["attempt"]
-        file.write_text(json.dumps(owner))
+    _foreign(str(tmp_path), renewed=time.time(), attempt=its)
     monkeypatch.setenv("TF_CONTRASTIVE_ATTEMPT", own)
     lock = checkpoints.FolderLock(str(tmp_path))
     if is_free:
@@ -175,8 +170,24 @@ def test_an_object_store_has_a_lock_too(monkeypatch):
     assert not files.entries(folder, r".*\.lock")
 
 
-def test_a_damaged_lock_is_none(tmp_path):
-    (tmp_path / "pretrain.lock").write_text("[1, ")
-    with checkpoints.FolderLock(str(tmp_path)):
-        pass
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    "changes",
+    [
+        None,
+        {"renewed": None},
+        {"renewed": "x"},
+        {"attempt": 5},
+        {"host": [1]},
+        *({"process": x} for x in ("../../etc", [1], 10**30, -1, 1.5)),
+    ],
+)
+def test_a_damaged_lock_is_an_error_that_names_it(changes, tmp_path):
+    file = _foreign(str(tmp_path), **changes or {})
+    if changes is None:
+        file.write_text("[1, ")
+    before = file.read_bytes()
+    lock = checkpoints.FolderLock(str(tmp_path))
+    for use in (lock.check, lock.__enter__):
+        with pytest.raises(errors.UserError, match=r"pretrain\.lock"):
+            use()
+    assert file.read_bytes() == before

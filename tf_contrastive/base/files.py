@@ -1,25 +1,24 @@
 """One way to write a file: readers see the previous one or all of the new one.
 
 A file is written beside its target under a name that no other writer uses,
-flushed to the disk, and renamed. The name also says which process writes it, so
-that the next writer in a folder can remove what a killed one has left there.
-Paths with "://" go through `tf.io.gfile`, others through Python.
+flushed to the disk, and renamed. Its writer has a lock on it, so that the next
+writer in the folder can remove what a killed one has left there. Paths with
+"://" go through `tf.io.gfile`, others through Python.
 """
 
 import contextlib
-import functools
-import hashlib
+import fcntl
 import json
 import math
 import os
 import re
 import reprlib
 import shutil
-import socket
 import stat
 import tempfile
 import time
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,16 +29,12 @@ ADVICE = "choose a folder that can be written"
 # memory, which ends the process.
 MAX_BYTES = 1 << 32
 
-# The name of an unfinished file or folder. The place is a digest of the machine
-# and its namespace of processes.
-_PARTIAL = re.compile(
-    r"\..*\.partial-(?P<place>\w+)-(?P<process>\d+)-(?P<born>\w+)-\w+",
-    re.DOTALL,
-)
+# The name of an unfinished file or folder.
+_PARTIAL = r"\..*\.partial-[0-9a-f]{32}\w*"
 # Longer names of targets are cut off in it: file systems allow 255 bytes.
 _NAME_BYTES = 100
-# Other machines' processes are not seen from here: what they write is taken for
-# abandoned after this time without a change.
+# Where there are no locks, such as in object stores, what was not changed for
+# this time is taken for abandoned.
 _ABANDONED_SECONDS = 24 * 3600.0
 
 # The form of a JSON value: a type or several, [the form of each item],
@@ -105,18 +100,25 @@ def replacing(path: str, advice: str = ADVICE) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def partial(path: str) -> Iterator[str]:
+def partial(path: str, is_folder: bool = False) -> Iterator[str]:
     """Yields the name of a new file or folder beside `path`, while it is made.
 
-    Whatever still has that name at the end of the context is removed.
+    A local one is there, empty. Whatever still has that name at the end of the
+    context is removed.
     """
     folder, name = os.path.split(path)
     name = name.encode()[:_NAME_BYTES].decode(errors="ignore")
-    unfinished = os.path.join(folder, f".{name}{_suffix()}{uuid.uuid4().hex}")
-    try:
+    unfinished = os.path.join(folder, f".{name}{_suffix()}")
+    with contextlib.ExitStack() as resources:
+        resources.callback(_remove, unfinished)
+        if _is_local(path):
+            if is_folder:
+                os.makedirs(unfinished)
+            else:
+                _open(unfinished, "xb").close()
+            with contextlib.suppress(OSError):  # See `_ABANDONED_SECONDS`.
+                resources.callback(os.close, _lock(unfinished))
         yield unfinished
-    finally:
-        _remove(unfinished)
 
 
 def check_writable(path: str, advice: str = ADVICE) -> None:
@@ -179,45 +181,55 @@ def temporary_folder() -> tempfile.TemporaryDirectory:
     Those of killed processes are deleted now.
     """
     remove_leftovers(tempfile.gettempdir())
-    return tempfile.TemporaryDirectory(
+    folder = tempfile.TemporaryDirectory(
         prefix=f".tf_contrastive{_suffix()}", ignore_cleanup_errors=True
     )
+    weakref.finalize(folder, os.close, _lock(folder.name))
+    return folder
 
 
 def remove_leftovers(folder: str) -> None:
     """Removes unfinished files and folders whose writer has ended."""
-    for path in entries(folder, _PARTIAL.pattern):
-        if _is_left_over(path):
-            with contextlib.suppress(*_file_errors()):
+    for path in entries(folder, _PARTIAL):
+        with contextlib.suppress(*_file_errors()):
+            if _is_left_over(path):
                 _remove(path)
 
 
 def _suffix() -> str:
-    own = identity(os.getpid())
-    return f".partial-{_digest(own)}-{own['process']}-{own['born']}-"
+    return f".partial-{uuid.uuid4().hex}"
 
 
-def _digest(place: dict[str, Any]) -> str:
-    text = f"{place['machine']} {place['namespace']}"
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _lock(path: str) -> int:
+    """Locks a local file or folder until what is returned is closed.
+
+    Raises:
+      BlockingIOError: if another process has the lock.
+      OSError: if the file system has no locks.
+    """
+    # Some network file systems lock only what may be written.
+    mode = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR
+    descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _is_left_over(path: str) -> bool:
     """Whether the writer of an unfinished file has ended."""
-    name = _PARTIAL.fullmatch(os.path.basename(path))
-    assert name is not None
-    own = identity(os.getpid())
-    if name["place"] == _digest(own):
-        return birth(int(name["process"])) != name["born"]
-    try:
-        if _is_local(path):
-            stat = os.lstat(path)
-            changed, is_own = stat.st_mtime, stat.st_uid == os.getuid()
-        else:
-            changed, is_own = _gfile().stat(path).mtime_nsec / 1e9, True
-    except _file_errors():
-        return False
-    return is_own and time.time() - changed > _ABANDONED_SECONDS
+    if _is_local(path):
+        try:
+            os.close(_lock(path))
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+    changed = _gfile().stat(path).mtime_nsec / 1e9
+    return time.time() - changed > _ABANDONED_SECONDS
 
 
 def _remove(path: str) -> None:
@@ -231,56 +243,6 @@ def _remove(path: str) -> None:
     else:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
-
-
-# ---- Which process is which --------------------------------------------------
-
-
-def identity(process: int) -> dict[str, Any]:
-    """Identifies a process among those of other machines, boots, containers.
-
-    Returns:
-      {"host", "machine" (until its next start), "namespace" (of process
-      numbers), "process", "born"}.
-    """
-    host, machine, namespace = _place()
-    return {
-        "host": host,
-        "machine": machine,
-        "namespace": namespace,
-        "process": process,
-        "born": birth(process),
-    }
-
-
-@functools.cache
-def _place() -> tuple[str, str, str]:
-    host, machine, namespace = socket.gethostname(), "", ""
-    with contextlib.suppress(OSError):  # Linux has these files.
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            machine = file.read().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-    return host, machine or host, namespace
-
-
-def birth(process: int) -> str | None:
-    """Returns the start time of a process since the boot; None: it has ended.
-
-    It differs for a later process of the same number.
-    """
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            # The name, in parentheses, may hold anything; field 22 follows.
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        pass
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return "unknown"
 
 
 # ---- Reading -----------------------------------------------------------------
@@ -347,13 +309,15 @@ def read_json(
     if default is not None and not exists(path):
         return default
     try:
-        # Version 0.2.0 wrote NaN, which JSON does not have.
+        # Python also takes NaN, which JSON does not have.
         content = json.loads(read(path), parse_constant=lambda _: None)
         if problem := _mismatch(content, form, "the content"):
             raise ValueError(problem)
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from error
     except _file_errors() as error:
+        if default is not None and not exists(path):
+            return default  # It was removed meanwhile.
         raise damaged(path, error) from error
     return content
 

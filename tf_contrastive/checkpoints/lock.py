@@ -6,7 +6,7 @@ small file that names its owner, and that the owner renews every minute.
 
 import contextlib
 import datetime
-import json
+import fcntl
 import os
 import threading
 import time
@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.base import errors, files, processes, terminal
 
 _RENEW_SECONDS = 60.0
 # An owner that has not renewed the lock for this long is taken for gone: on
@@ -32,6 +32,15 @@ _SETTLE_SECONDS = 2.0
 _ATTEMPT = "TF_CONTRASTIVE_ATTEMPT"
 # How long a network file system may hide what another machine has written.
 _VISIBLE_SECONDS = 30.0
+# Of a lock file.
+_FORM = {
+    **dict.fromkeys(
+        ("host", "machine", "namespace", "born", "since", "token", "attempt"),
+        str,
+    ),
+    "process": lambda x: isinstance(x, int) and 0 < x < 1 << 31,
+    "renewed": float,
+}
 
 
 class FolderLock:
@@ -48,7 +57,8 @@ class FolderLock:
       wait_seconds: how long to wait for the present owner.
 
     Raises:
-      UserError: on entry, if another process has the lock.
+      UserError: on entry, if another process has the lock, or its file is
+        damaged.
     """
 
     def __init__(
@@ -58,7 +68,7 @@ class FolderLock:
         self._path = os.path.join(folder, f"{name}.lock")
         now = datetime.datetime.now().astimezone()
         self._owner: dict[str, Any] = {
-            **files.identity(os.getpid()),
+            **processes.identity(os.getpid()),
             "since": now.isoformat(sep=" ", timespec="seconds"),
             "token": uuid.uuid4().hex,
             "attempt": os.environ.get(_ATTEMPT, ""),
@@ -74,6 +84,13 @@ class FolderLock:
             time.sleep(1.0)
         self._thread.start()
         return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._closed.set()
+        self._thread.join()
+        with contextlib.suppress(tf.errors.OpError, errors.UserError):
+            if self._is_owner():
+                tf.io.gfile.remove(self._path)
 
     def check(self) -> None:
         """Raises `UserError` if another process has the lock now."""
@@ -99,13 +116,6 @@ class FolderLock:
             f" is gone, delete {self._path}"
         )
 
-    def __exit__(self, *_: Any) -> None:
-        self._closed.set()
-        self._thread.join()
-        with contextlib.suppress(tf.errors.OpError):
-            if self._is_owner():
-                tf.io.gfile.remove(self._path)
-
     def _try_to_own(self) -> dict[str, Any] | None:
         """Becomes the owner, or returns the present one."""
         with errors.write_errors(self._path, files.ADVICE):
@@ -129,9 +139,8 @@ class FolderLock:
     def _is_gone(self, other: dict[str, Any]) -> bool:
         """Whether the owner of a lock has ended, as far as can be known."""
         own, age = self._owner, time.time() - other["renewed"]
-        # Locks of version 0.2.0 have no attempt.
         job, _, attempt = own["attempt"].rpartition("/")
-        its_job, _, its_attempt = other.get("attempt", "").rpartition("/")
+        its_job, _, its_attempt = other["attempt"].rpartition("/")
         if job and job == its_job and attempt != its_attempt:
             return True
         if other["machine"] != own["machine"] and other["host"] != own["host"]:
@@ -140,17 +149,11 @@ class FolderLock:
             return age > _STALE_SECONDS_HERE
         if other["process"] == own["process"]:
             return True
-        return files.birth(other["process"]) != other["born"]
+        return processes.birth(other["process"]) != other["born"]
 
     def _read(self) -> dict[str, Any] | None:
-        """Returns the owner; None: there is none, or no lock was written."""
-        try:
-            with tf.io.gfile.GFile(self._path) as file:
-                owner = json.load(file)
-            known = {*self._owner, "renewed"} - {"attempt"}
-            return owner if owner.keys() >= known else None
-        except (tf.errors.OpError, ValueError, AttributeError):
-            return None
+        """Returns the owner; None: there is none."""
+        return files.read_json(self._path, {}, _FORM) or None
 
     def _write(self) -> None:
         files.write_json(self._path, self._owner | {"renewed": time.time()})
@@ -179,13 +182,10 @@ class FolderLock:
 @contextlib.contextmanager
 def _exclusively(folder: str) -> Iterator[None]:
     """Excludes other processes of this machine, where the file system can."""
-    try:
-        import fcntl
-
-        descriptor = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
+    if "://" in folder:
         yield
         return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

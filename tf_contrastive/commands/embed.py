@@ -132,7 +132,7 @@ def run(options: Embed) -> int:
         run_on_workers(job, _absolute(export), encoder, shards)
     else:
         # An export next to the output, where workers can read it.
-        with files.partial(f"{job.name}.model") as folder:
+        with files.partial(f"{job.name}.model", True) as folder:
             path = exporting.export(encoder, folder)
             run_on_workers(job, path, encoder, shards)
     job.check_bad(jobs.bad_images(job))

@@ -123,7 +123,8 @@ def work(
     absent = ("records", "arrays", "files", "paths", "digests")
     source = dataclasses.replace(job.source, **dict.fromkeys(absent))
     with files.partial(job.output) as token:
-        files.write(token, "", output_files.ADVICE)
+        if not files.exists(token):  # In an object store.
+            files.write(token, "", output_files.ADVICE)
         yield Work(
             token,
             dataclasses.replace(job, source=source),

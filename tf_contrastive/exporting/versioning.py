@@ -59,7 +59,7 @@ def write_version(save: Callable[[str], None], base: str) -> str:
     # Only filesystems of the machine rename folders. Object stores copy file
     # by file, and servers wait for the last one.
     if "://" not in base:
-        with files.partial(os.path.join(base, "export")) as unfinished:
+        with files.partial(os.path.join(base, "export"), True) as unfinished:
             save(unfinished)
             files.sync(unfinished)
             while True:
