@@ -143,9 +143,10 @@ def main(package: str = "tf_contrastive", commands: Commands = COMMANDS) -> int:
 
     `commands` are those of `package`: name -> options.
     """
+    finish = terminal.keep_going()
     try:
         status = _run(sys.argv[1:], package, commands)
-        sys.stdout.flush()
+        finish()
         return status
     except errors.UserError as error:
         terminal.error(str(error))

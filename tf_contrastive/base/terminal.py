@@ -5,12 +5,13 @@ attach a handler to it.
 """
 
 import contextlib
+import io
 import logging
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_contrastive.base import errors
@@ -22,6 +23,73 @@ _LEVELS = {
     "debug": logging.DEBUG,
 }
 _logger = logging.getLogger("tf_contrastive")
+
+
+class _Output(io.FileIO):
+    """A standard stream, without which the work goes on if it fails.
+
+    Attributes:
+      problem: why output was lost; empty: none was.
+    """
+
+    problem = ""
+
+    def write(self, data: Any) -> int | None:
+        """Writes bytes, or drops them.
+
+        Raises:
+          BrokenPipeError: if nobody reads the stream any more.
+        """
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.problem = error.strerror
+            return memoryview(data).nbytes
+
+
+def keep_going() -> Callable[[], None]:
+    """Makes the process independent of closed and full standard streams.
+
+    Returns:
+      A function that flushes stdout, and reports lost output on stderr.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # Python found it closed. The next file that is opened would get its
+            # number, and with it what C++ code prints.
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            stream = os.fdopen(number, "w" if number else "r")
+            setattr(sys, name, stream)
+    outputs = []
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        # Others have replaced it, such as a test.
+        if stream is not getattr(sys, f"__{name}__"):
+            continue
+        stream.flush()
+        output = _Output(stream.fileno(), "w", closefd=False)
+        new = io.TextIOWrapper(
+            io.BufferedWriter(output),
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        setattr(sys, name, new)
+        outputs.append(output)
+
+    def finish() -> None:
+        sys.stdout.flush()
+        for output in outputs:
+            if output.problem:
+                error(f"output is lost ({output.problem}): see the files")
+
+    return finish
 
 
 def info(message: str) -> None:
