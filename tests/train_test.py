@@ -1,5 +1,6 @@
 """The main job, end to end: files, resume, refusals, the numbers it gives."""
 
+import json
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.datasets import color_statistics as dataset_statistics
 from tf_contrastive.doctor import test_split
+from tf_contrastive.tensorboard import scalars
 
 pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
@@ -52,6 +54,10 @@ def _tags(workdir):
             for value in event.summary.value:
                 tags.setdefault(value.tag, []).append(event.step)
     return tags
+
+
+def _points(workdir, tag):
+    return scalars.read(str(workdir / "events"))[tag]
 
 
 def _summary(workdir, tag):
@@ -132,10 +138,14 @@ def test_a_workdir_need_not_be_on_a_disk(tmp_path, monkeypatch):
 
 
 def test_the_same_command_on_a_finished_run_says_so(finished, capsys):
-    workdir, _ = finished
+    workdir, result = finished
     before = _weights(workdir)
     assert command.run(_options(workdir)) == 0
     assert "is finished: step 8 of 8, nothing left" in capsys.readouterr().out
+    # The process that trained ended before it wrote its results.
+    rows = json.loads((workdir / "pretrain.json").read_text())
+    for name, value in result.metrics.items():
+        assert rows[name] == round(value, 4)
     after = _weights(workdir)
     for name, value in before.items():
         np.testing.assert_array_equal(value, after[name])
@@ -167,8 +177,11 @@ def test_a_run_is_loaded_by_value(finished):
     assert not np.array_equal(trained.weights[0], untrained.weights[0])
 
 
-def _resumed(options, monkeypatch):
-    """Stops within an epoch, after a step that no checkpoint holds; goes on."""
+def _resumed(options, monkeypatch, last, start):
+    """Stops within the last epoch, after a step that no checkpoint holds.
+
+    Returns the result of the run that goes on, from step `start`.
+    """
 
     class Stopped(Exception):
         pass
@@ -177,7 +190,7 @@ def _resumed(options, monkeypatch):
 
     def stop(self, batch, logs):
         keep(self, batch, logs)
-        if self._checkpoints.step == 5:
+        if self._checkpoints.step == last:
             self._checkpoints._checkpoint.sync()  # As the end of a process.
             raise Stopped
 
@@ -187,7 +200,8 @@ def _resumed(options, monkeypatch):
         )
         train.pretrain(fields.replace(options, steps_per_execution=1))
     result = train.pretrain(options)
-    assert result.start_step == 3
+    assert result.start_step == start
+    return result
 
 
 def _assert_same_weights(workdir, reference):
@@ -198,8 +212,13 @@ def _assert_same_weights(workdir, reference):
 
 
 def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
-    _resumed(_options(tmp_path, checkpoint_every_steps=3), monkeypatch)
+    options = _options(tmp_path, checkpoint_every_steps=3)
+    result = _resumed(options, monkeypatch, last=7, start=6)
     _assert_same_weights(tmp_path, finished[0])
+    # The means of the last epoch are of all its steps.
+    assert result.metrics == finished[1].metrics
+    points = _points(tmp_path, "loss/contrastive")
+    assert points[8] == _points(finished[0], "loss/contrastive")[8]
 
 
 _MIXED = {
@@ -208,6 +227,7 @@ _MIXED = {
     "mixup_alpha": 0.2,
     "cutmix_alpha": 1.0,
     "standardize": "dataset",
+    "validation_fraction": 0.25,
 }
 
 
@@ -215,9 +235,11 @@ _MIXED = {
 def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     result = train.pretrain(_options(straight, **_MIXED))
-    options = _options(stopped, **_MIXED, checkpoint_every_steps=3)
-    _resumed(options, monkeypatch)
+    options = _options(stopped, **_MIXED, checkpoint_every_steps=2)
+    resumed = _resumed(options, monkeypatch, last=5, start=4)
     _assert_same_weights(stopped, straight)
+    assert resumed.metrics == result.metrics
+    assert "val_loss" in result.metrics
     assert 0 < result.metrics["probe_accuracy"] < 1
     # The statistics of digits stand in the config; a run says which they were.
     text = (stopped / "config.flags").read_text()

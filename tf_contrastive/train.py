@@ -54,6 +54,9 @@ from tf_contrastive.tensorboard import (
 )
 from tf_contrastive.views import RunViews
 
+# Of the command, which writes it last.
+RESULTS_FILE = "pretrain.json"
+
 Schedules = dict[str, tf.keras.optimizers.schedules.LearningRateSchedule]
 
 
@@ -129,19 +132,29 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
             )
 
         # ---- Callbacks, fit
-        keeper = callbacks.CheckpointCallback(saved, runtime, listener)
-        watchers: list[tf.keras.callbacks.Callback] = [keeper]
+        watchers: list[tf.keras.callbacks.Callback] = []
         if not runtime.steps_per_execution:
             # First, so that it times the step without the other callbacks.
             adaptive = callbacks.AdaptiveStepsPerExecution(
                 saved, runtime, run.log_every_steps, run.strategy
             )
-            watchers.insert(0, adaptive)
+            watchers.append(adaptive)
         summaries = None
-        if run.is_chief and start_step < run.total_steps:
-            summaries = _summaries(run, model, rates, host_copy)
+        results = os.path.join(runtime.workdir, RESULTS_FILE)
+        if run.is_chief and (
+            start_step < run.total_steps or not tf.io.gfile.exists(results)
+        ):
+            summaries = _summaries(run, model, rates, host_copy, saved)
             row = hparams.HParams(run.events, run.options)
             watchers += [summaries, row, *_reports(run, summaries)]
+        keeper = callbacks.CheckpointCallback(
+            saved,
+            runtime,
+            run.steps_per_epoch,
+            listener,
+            summaries.flush if summaries else lambda: None,
+        )
+        watchers.append(keeper)
         with checkpoints.saving_on_error(saved, run.strategy, run.service):
             seconds, metrics = fit(run, model, start_step, watchers)
         keeper.check_trained()
@@ -152,6 +165,8 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
                 projector.write(run.events, host_copy, shown, run.options)
             summaries.close()
             row.close()
+        # Of the last epoch, if it ended in another process.
+        metrics = metrics or saved.means.read()
     return Result(run, start_step, saved.step, seconds, metrics)
 
 
@@ -492,6 +507,7 @@ def _summaries(
     model: ContrastiveModel,
     rates: Schedules,
     host_copy: tensorboard.HostCopy | None,
+    saved: checkpoints.Checkpoints,
 ) -> tensorboard.TensorBoard:
     """Returns the callback that writes TensorBoard's events."""
     curves: dict[str, Callable[[int], Any]] = dict(rates)
@@ -500,6 +516,7 @@ def _summaries(
             step // run.steps_per_epoch
         )
     every_epochs = run.options.runtime.histograms_every_epochs
+    done = saved.step % run.steps_per_epoch
     # After the first step; in a thread, which is in no strategy's scope.
     made = functools.cache(lambda: _in_thread(lambda: examples.views_of(run)))
 
@@ -528,6 +545,7 @@ def _summaries(
             else None
         ),
         histograms_every_epochs=every_epochs,
+        resumed=(done, saved.means.read() if done else {}),
     )
 
 

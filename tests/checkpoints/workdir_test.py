@@ -1,20 +1,14 @@
 """The options of a run: those that are cut off are no run."""
 
+import json
 import shutil
-from pathlib import Path
 
-import numpy as np
 import pytest
 import saved_run
-from image_helpers import noise
 
-import tf_contrastive
-from tf_contrastive import checkpoints, encoders, exporting, flags, train
+from tf_contrastive import checkpoints, exporting, flags, train
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Pretrain
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +58,6 @@ def test_a_flagfile_of_a_user_is_no_run(original, tmp_path):
     _refused(run)
 
 
-@pytest.mark.parametrize("stack", ["card", "current"])
-def test_runs_of_version_0_2_0_are_read_whole_only(stack, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(_ROOT / "tests" / "testdata" / stack / "run", run)
-    path = run / "config.flags"
-    lines = path.read_text().splitlines(True)
-    assert not lines[-1].startswith("#")  # Version 0.2.0 wrote no such line.
-    assert checkpoints.check_run(str(run)).schedule.epochs > 0
-    for count in range(len(lines)):
-        path.write_text("".join(lines[:count]))
-        _refused(run)
-
-
 def test_how_data_are_read_may_be_said_later(original):
     """Data that were read by default may now have to be told how."""
     run = checkpoints.check_run(str(original))
@@ -88,111 +69,35 @@ def test_how_data_are_read_may_be_said_later(original):
         checkpoints.check_workdir(changed)
 
 
-@pytest.fixture
-def old_pool(tmp_path):
-    """A run of version 0.2.0 with its ImageNet stem."""
-    folder = tmp_path / "old"
-    options = {"width": 0.03125, "stem": "imagenet", "image_size": 32}
-    saved_run.make(folder, branches=True, pool_padding="symmetric", **options)
-    text = _ROOT / "tests" / "testdata" / "config_0_2_0_imagenet.flags"
-    shutil.copy(text, folder / "config.flags")
-    return folder
-
-
-# The command that it was trained by.
-_COMMAND = """
-    --dataset=digits --encoder=resnet10 --width=0.03125 --stem=imagenet
-    --image_size=32 --nozero_init_residual --epochs=2 --batch_size=359
-    --optimizer=sgd --learning_rate=0.1 --projection_output=16 --loss=supcon
-    --temperature=0.1 --histograms_every_epochs=0 --projector_examples=0
-    --checkpoint_every_steps=4
-"""
-
-
-@pytest.mark.slow
-def test_a_run_of_0_2_0_keeps_its_pool(old_pool, tmp_path):
-    images, features = noise(2, 32), {}
-    for padding in ("same", "symmetric"):
-        encoder = encoders.build(
-            "resnet10",
-            width=0.03125,
-            stem="imagenet",
-            image_shape=(32, 32, 3),
-            pool_padding=padding,
-        )
-        encoder.set_weights(tf_contrastive.load(old_pool).get_weights())
-        features[padding] = encoder(images).numpy()
-    found = tf_contrastive.load(old_pool)(images)
-    np.testing.assert_array_equal(found, features["symmetric"])
-    assert np.abs(found - features["same"]).max() > 1e-2
-
-    def pool(*words):
-        return flags.parse(Pretrain, list(words)).encoder.pool_padding
-
-    again = f"--flagfile={old_pool}/config.flags"
-    assert pool(again, "--workdir=w") == "symmetric"
-    assert pool(again, "--pool_padding=same", "--workdir=w") == "same"
-    assert pool(*_COMMAND.split(), "--workdir=w") is None
-
-
-@pytest.mark.slow
-def test_a_run_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
-    command = flags.parse(
-        Pretrain, [*_COMMAND.split(), f"--workdir={old_pool}"]
-    )
-    run = train.prepare(command).options
-    assert run.encoder.pool_padding == "symmetric"
-    checkpoints.check_workdir(run)
-    run = train.prepare(fields.replace(command, pool_padding="same")).options
-    with pytest.raises(
-        errors.UserError, match=r"^\S+ holds.*pool_padding=same"
-    ):
-        checkpoints.check_workdir(run)
-    elsewhere = fields.replace(command, workdir=str(tmp_path / "new"))
-    run = train.prepare(elsewhere).options
-    assert run.encoder.pool_padding == "same"
-    # A stem without a pool.
-    config = old_pool / "config.flags"
-    text = config.read_text()
-    config.write_text(text.replace("--stem=imagenet", "--stem=cifar"))
-    run = train.prepare(fields.replace(command, stem="cifar")).options
-    checkpoints.check_workdir(run)
-
-
-@pytest.mark.slow
-def test_a_loss_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
-    path = old_pool / "config.flags"
-    text = path.read_text()
-    assert "--loss=supcon\n--temperature=0.1\n" in text
-    path.write_text(
-        text.replace(
-            "--loss=supcon\n--temperature=0.1\n", "--loss=decoupled_ntxent\n"
-        )
-    )
-
-    def alignment(*words, workdir=old_pool):
-        words = [*_COMMAND.split(), "--temperature=auto", *words]
-        run = flags.parse(Pretrain, [*words, f"--workdir={workdir}"])
-        return checkpoints.continued(run).loss.alignment
-
-    loss = "--loss=decoupled_ntxent"
-    assert alignment(loss) == "similarity"
-    assert alignment(loss, "--loss_options=alignment=mean_square") != (
-        "similarity"
-    )
-    assert alignment() is alignment(loss, workdir=tmp_path) is None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "export"])
-def test_weights_of_another_pool_are_refused(kind, old_pool, tmp_path):
-    path = str(old_pool)
+def test_weights_of_another_pool_are_refused(kind, tmp_path):
+    options = {"width": 0.03125, "stem": "imagenet", "image_size": 32}
+    path = str(tmp_path / "run")
+    saved_run.make(path, branches=True, pool_padding="symmetric", **options)
     if kind == "export":
         path = exporting.export(path, str(tmp_path / "export"))
-    command = flags.parse(
-        Pretrain,
-        [*_COMMAND.split(), f"--workdir={tmp_path}/new", f"--init_from={path}"],
+    run = fields.replace(
+        checkpoints.check_run(str(tmp_path / "run")),
+        workdir=str(tmp_path / "new"),
+        init_from=path,
+        pool_padding="same",
     )
     with pytest.raises(errors.UserError, match="pool_padding=symmetric"):
-        train.prepare(command).build()
-    train.prepare(fields.replace(command, pool_padding="symmetric")).build()
+        train.prepare(run).build()
+    train.prepare(fields.replace(run, pool_padding="symmetric")).build()
+
+
+def test_checkpoints_of_another_version_are_refused(original, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(original, run)
+    path = run / "checkpoints" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    for version, changes in (
+        ("0.2.0", {"format": None, "version": None}),
+        ("9.1.2", {"format": 2, "version": "9.1.2"}),
+    ):
+        known = {k: v for k, v in (metadata | changes).items() if v is not None}
+        path.write_text(json.dumps(known))
+        with pytest.raises(errors.UserError, match=f"version {version}"):
+            checkpoints.load_run(str(run))

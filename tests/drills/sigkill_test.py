@@ -7,6 +7,7 @@ of an uninterrupted run. --drill_seed and --drill_kills vary them.
 
 import contextlib
 import glob
+import json
 import os
 import random
 import shutil
@@ -141,6 +142,11 @@ def test_kills_change_nothing(tmp_path):
     assert whole.keys() == cut.keys() and len(whole) > 50
     for name, value in whole.items():
         np.testing.assert_array_equal(value, cut[name], err_msg=name)
+    whole, cut = (
+        json.loads((tmp_path / name / "pretrain.json").read_text())
+        for name in ("whole", "cut")
+    )
+    assert whole | {"seconds": 0} == cut | {"seconds": 0}
     # Nothing half written is left, and no more than was asked for.
     assert not list(folder.glob("*_temp"))
     assert len(list(folder.glob("*.index"))) == 3

@@ -1,5 +1,6 @@
 """Saves checkpoints, and stops a run on non-finite steps and on preemption."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,19 +17,33 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
     non-finite step the run stops before it saves, unless `runtime.nan_policy`
     allows to skip that many steps. On preemption it saves, then stops. As long
     as all steps are skipped there is nothing to save.
+
+    It is the last callback: what is saved was reported. The last step of an
+    epoch is saved with the means of the epoch, after its validation.
+
+    Args:
+      checkpoints: of the run, restored.
+      runtime: its options.
+      steps_per_epoch: of a whole epoch.
+      listener: says when to stop, if anything does.
+      flush: called before each save.
     """
 
     def __init__(
         self,
         checkpoints: Checkpoints,
         runtime: Runtime,
+        steps_per_epoch: int,
         listener: preemption.PreemptionListener | None = None,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._checkpoints = checkpoints
         self._every = runtime.checkpoint_every_steps
         self._max_skipped = skipped_steps(runtime.nan_policy)
+        self._steps_per_epoch = steps_per_epoch
         self._listener = listener
+        self._flush = flush
         self._skipped = 0
         self._start: int | None = None
 
@@ -36,6 +51,11 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         """Notes where this process started; `fit` may be called twice."""
         if self._start is None:
             self._start = self._checkpoints.step
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Goes on with the means of an epoch that was interrupted."""
+        resumed = self._checkpoints.step % self._steps_per_epoch > 0
+        self._checkpoints.means.begin(resumed)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Checks the last steps, and saves if a checkpoint is due.
@@ -45,10 +65,31 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
           InterruptedRunError: on preemption.
         """
         self._check_finite()
+        if batch + 1 < self.params["steps"]:
+            self._save_or_stop(is_due=False)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Keeps the means of training."""
+        self._checkpoints.means.close()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Saves, with the means of the epoch.
+
+        Raises:
+          InterruptedRunError: on preemption.
+        """
+        self._checkpoints.means.finish(logs)
+        self._save_or_stop(is_due=not self._every)
+
+    def _save_or_stop(self, is_due: bool) -> None:
         last_saved = self._checkpoints.last_saved or 0
-        if self._every and self._checkpoints.step - last_saved >= self._every:
-            self._save()
+        if self._every:
+            is_due = self._checkpoints.step - last_saved >= self._every
+        if is_due and not self._skipped_all():
+            self._flush()
+            self._checkpoints.save()
         if self._listener and (reason := self._listener.stop_reason()):
+            self._flush()
             self._checkpoints.finish()
             raise errors.InterruptedRunError(
                 f"ended by {reason}, saved at step"
@@ -81,15 +122,6 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         """Number of this process's steps if all were skipped, else 0."""
         steps = self._checkpoints.step - (self._start or 0)
         return steps if self.model.skipped_steps() >= steps else 0
-
-    def _save(self) -> None:
-        if not self._skipped_all():
-            self._checkpoints.save()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Saves, unless checkpoints are counted in steps."""
-        if not self._every:
-            self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves the last step, and waits until it is on disk."""

@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import datasets, distribution, flags
-from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.base import errors, files, installation, terminal
 from tf_contrastive.checkpoints import storage, workdir
+from tf_contrastive.checkpoints.epoch_means import EpochMeans
 from tf_contrastive.checkpoints.finite import check_finite
 from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.opened import OpenedRun
@@ -20,10 +21,11 @@ from tf_contrastive.encoders.variable_names import counted_from_zero
 class Checkpoints:
     """Saves and restores what a run needs to resume bit for bit.
 
-    These are the variables and both optimizers; the order and the views of the
-    data follow from the step. Every worker must call `save`, since reading
-    moving statistics is a collective; only the chief's files stay. Files are
-    written while training continues, from a copy of the values.
+    These are the variables, the optimizers and the sums of the epoch's means;
+    the order and the views of the data follow from the step. Every worker must
+    call `save`, since reading moving statistics is a collective; only the
+    chief's files stay. Files are written while training continues, from a copy
+    of the values.
 
     Args:
       model: the compiled model of the run.
@@ -34,6 +36,7 @@ class Checkpoints:
     Attributes:
       directory: the chief's folder of checkpoints.
       last_saved: step of the newest checkpoint; None: there is none yet.
+      means: of the present epoch.
 
     Raises:
       UserError: if files cannot be read or written, what is to be saved is not
@@ -61,7 +64,10 @@ class Checkpoints:
             # Deleted together with this object.
             self._temporary = files.temporary_folder()
             self._own_directory = self._temporary.name
-        self._checkpoint = tf.train.Checkpoint(**model.checkpointed())
+        self.means = EpochMeans(model)
+        self._checkpoint = tf.train.Checkpoint(
+            **model.checkpointed(), epoch_sums=self.means.sums
+        )
         self._retention = Retention(
             self._own_directory,
             runtime.keep_checkpoints,
@@ -153,6 +159,7 @@ class Checkpoints:
         if step == self.last_saved:
             return
         check_finite(self._model, step, self.directory)
+        self.means.record()
         try:
             self._checkpoint.save_counter.assign_add(1)
             self._checkpoint.write(self._path(step), self._options)
@@ -216,6 +223,8 @@ def _metadata(info: datasets.Info) -> dict[str, Any]:
         "image_shape": info.image_shape,
         "label_names": list(info.label_names),
         "tensorflow": tf.__version__,
+        "version": installation.VERSION,
+        "format": storage.FORMAT,
     }
 
 

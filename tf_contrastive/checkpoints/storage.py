@@ -5,13 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.base import errors, files, installation, terminal
 
 # Names in a workdir, and in its folder of checkpoints.
 CONFIG_FILE = "config.flags"
 CHECKPOINTS = "checkpoints"
 METADATA_FILE = "metadata.json"
 PREFIX = "ckpt"
+# Of the files in that folder, in METADATA_FILE.
+FORMAT = 1
 # What reading a checkpoint raises; beyond a file's end, Python's own errors.
 READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
@@ -47,6 +49,14 @@ def read_metadata(
 ) -> dict[str, Any]:
     """Reads the facts about a run's data that lie beside its checkpoints."""
     path = os.path.join(directory, METADATA_FILE)
+    content = files.read_json(path, default)
+    if content and content.get("format") != FORMAT:
+        version = content.get("version", "0.2.0 or older")
+        raise errors.UserError(
+            f"{path} was written by version {version} of tf_contrastive, and"
+            f" version {installation.VERSION} reads checkpoints of format"
+            f" {FORMAT}: use that version, or train again in another folder"
+        )
     content = files.read_json(path, default, _METADATA)
     classes = content.get("num_classes")
     if classes is not None and not 0 < classes <= max_classes:

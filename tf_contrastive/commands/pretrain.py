@@ -115,7 +115,7 @@ def run(options: PretrainCommand) -> int:
         test_split.check(prepared)
     result = train.pretrain(prepared)
     trained = result.run
-    path = os.path.join(options.runtime.workdir, "pretrain.json")
+    path = os.path.join(options.runtime.workdir, train.RESULTS_FILE)
     if trained.is_chief:
         if names := trained.source.info.bad_images:
             heading = f"skipped {len(names)} image(s) that could not be read:"
@@ -127,7 +127,8 @@ def run(options: PretrainCommand) -> int:
                 f"{', '.join(bad)} of the last epoch: not a finite number"
             )
         opened = checkpoints.OpenedRun(options.runtime.workdir)
-        if result.start_step < result.step:
+        # Or the process that trained ended before it wrote them.
+        if result.start_step < result.step or not files.exists(path):
             files.write_json(path, _rows(result))
     report = None
     if trained.test:
@@ -144,10 +145,12 @@ def run(options: PretrainCommand) -> int:
 
 
 def _rows(result: "train.Result") -> dict[str, Any]:
+    trained = result.start_step < result.step
     return {
         "loss_function": result.run.options.loss.label,
         "steps": result.step,
-        "seconds": round(result.seconds, 1),
+        # None: in another process.
+        "seconds": round(result.seconds, 1) if trained else None,
         **{name: round(value, 4) for name, value in result.metrics.items()},
     }
 
@@ -167,9 +170,7 @@ def _print_results(
             " nothing left to train; to train longer, set --epochs and a new"
             " --workdir"
         )
-        if report is None:
-            return
-    rows = files.read_json(path, {}) or _rows(result)
+    rows = files.read_json(path)
     if report:
         (scores,) = report["results"]
         rows["linear_top1"] = round(scores["top1"], 4)

@@ -33,6 +33,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
       histograms: measures histograms, if there are any.
       histograms_every_epochs: epochs between two histograms; the first step and
         the end of the run have one, too.
+      resumed: how many steps of the first epoch are done, and their means.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         first_summaries: Sequence[Callable[[], None]] = (),
         histograms: Histograms | None = None,
         histograms_every_epochs: int = Runtime.histograms_every_epochs,
+        resumed: tuple[int, dict[str, float]] = (0, {}),
     ) -> None:
         super().__init__()
         self._logdir = logdir
@@ -63,8 +65,9 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._last_written = 0
         self._is_new = False
         # The epoch's running means at the last point, and over how many steps.
-        self._epoch_steps = 0
-        self._epoch_means: dict[str, float] = {}
+        self._epoch_steps, self._epoch_means = resumed
+        # Steps of the epoch before the first batch of `fit`.
+        self._done = resumed[0]
         self._histogram_seconds = 0.0
 
     def histogram_seconds(self) -> float:
@@ -107,7 +110,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
             return
         self._last_written = step
         rate, wait = self._throughput.read()
-        means = self._means_since_last(batch + 1, logs)
+        means = self._means_since_last(self._done + batch + 1, logs)
         points = {
             "input/images_per_second": rate * self._batch_size,
             "input/wait_fraction": wait,
@@ -135,6 +138,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Writes the validation metrics, and histograms if they are due."""
+        self._done = 0
         step = self._step()
         validation = {
             scalars.VALIDATION + scalars.TAGS[name.removeprefix("val_")]: mean
@@ -172,6 +176,10 @@ class TensorBoard(tf.keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Flushes the writer."""
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes to the disk what is in memory."""
         self._writer.flush()
 
     def close(self) -> None:
