@@ -1,4 +1,4 @@
-"""The model card of an export: its interface, data, recipe and quality."""
+"""The README of an export: its interface, its files, its recipe and quality."""
 
 import os
 from collections.abc import Sequence
@@ -31,10 +31,9 @@ _SIGNATURES = {
     ),
     "serving_bytes": (
         "`bytes`: string `[N]`, JPEG, PNG, GIF (first frame) or BMP of at most"
-        " {max_image_pixels:,} pixels; not `ok` are a BMP with a palette or of"
-        " less than 8 bits per colour, a GIF whose first frame does not fill"
-        " its canvas, and a JPEG in CMYK that is not of Adobe",
-        _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`",
+        " {max_image_pixels:,} pixels",
+        _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`, false for a"
+        " file that TensorFlow does not decode as Pillow does",
     ),
     "project": (_IMAGES, "`projection`: float32 `[N, {projection_size}]`"),
     "classify": (
@@ -51,17 +50,18 @@ _PREPROCESSING = """
 
 The preprocessing is part of the model: it resizes the shorter side to
 {resized_side} pixels (bilinear, antialiased), crops the centre of
-{image_size} x {image_size} pixels, and standardizes colours. Do not subtract a
-mean or divide by a deviation yourself.
-`serving_float` fails for values outside [0, 1]. In encoded images, one channel
-is repeated and alpha is dropped; the EXIF orientation of a JPEG or PNG is
-{turned}, as in training. An empty batch gives an empty result."""
+{image_size} x {image_size} pixels, and standardizes colours. `serving_float`
+fails for values outside [0, 1]. The EXIF orientation of a JPEG or PNG is
+{turned}, as in training."""
+_CLASSIFIER = """
+
+`classify` is {head}. Its class names are in `assets/label_names.txt`. Its
+probabilities are not calibrated."""
 _CARD = """\
 # Image encoder
 
 Maps images to embeddings of {embedding_size} numbers. Exported by
-tf_contrastive {package} with TensorFlow {tensorflow}; loading it needs only
-TensorFlow.
+tf_contrastive {package} with TensorFlow {tensorflow}.
 
 ## Signatures
 
@@ -71,6 +71,13 @@ TensorFlow.
 `[N, {image_size}, {image_size}, {channels}]` in [0, 1], also with
 `training=True`; fine-tune its `trainable_variables`.
 
+## Files
+
+{files}
+
+Files other than the SavedModel take images float32 in [0, 1] at the encoder's
+own size.
+
 ## Data and recipe
 
 {recipe}
@@ -78,26 +85,13 @@ TensorFlow.
 ## Evaluation
 
 {evaluation}
-{formats}
-## Limits
+
+## Limits and licence
 
 Embeddings compare images as the training data and the augmentation taught the
-encoder. Evaluate it before use on other kinds of images.{limits}
-
-## Licence
-
-The weights are derived from the data above, whose licence applies to them.
-tf_contrastive, which made them, is under the Apache License 2.0. If you
-distribute this export, add the licence of the weights here.
-"""
-_FORMATS = """
-## Other formats
-
-{table}
-
-They take images float32 in [0, 1] at the encoder's own size. The last columns
-compare their embeddings with the SavedModel's on real images; the difference is
-a fraction of the largest value.
+encoder: evaluate it on other kinds of images. The weights are derived from the
+data above, whose licence applies to them. If you distribute this export, add
+the licence of the weights here.
 """
 
 
@@ -110,47 +104,35 @@ def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
     if details["channels"] == 3:
         turned = "applied" if details["exif"] == "apply" else "ignored"
         signatures += _PREPROCESSING.format(**details, turned=turned)
-    limits = ""
     if details["head"]:
-        signatures += (
-            f"\n\n`classify` is {details['head']}. Its class names are in"
-            " `assets/label_names.txt`."
-        )
-        limits += (
-            " The probabilities of `classify` are not calibrated, and mean"
-            " nothing for an image that shows none of the classes."
-        )
-    if run is not None and not run.metadata.get("num_classes"):
-        limits += " It was trained without labels."
-    formats = ""
-    if details["formats"]:
-        heading, *rows = format_rows(details)
-        formats = _FORMATS.format(table=_table(heading, rows))
+        signatures += _CLASSIFIER.format(**details)
+    heading, *rows = format_rows(details)
+    saved_model = (".", "TensorFlow, alone; TensorFlow Serving", "", "", "")
     sections = {
         "signatures": signatures,
+        "files": _table(heading, [saved_model, *rows]),
         "recipe": _recipe(run),
         "evaluation": _evaluation(run),
-        "formats": formats,
-        "limits": limits,
     }
     return _CARD.format(**details | sections)
 
 
 def format_rows(details: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Returns the table of an export's other formats, with its heading."""
-    return [
-        ("file", "format", "bytes", "largest difference", "least cosine"),
-        *(
-            (
-                f"`{one['file']}`",
-                one["format"],
-                f"{one['bytes']:,}",
-                f"{one['largest_difference']:.1e}",
-                f"{one['least_cosine']:.6f}",
-            )
-            for one in details["formats"]
-        ),
-    ]
+    """Returns the table of an export's other formats, with its heading.
+
+    The last columns compare embeddings with the SavedModel's on real images;
+    the difference is a fraction of the largest value.
+    """
+    heading = ("file", "read by", "bytes", "largest difference", "least cosine")
+    rows = [heading]
+    for one in details["formats"]:
+        compared = ["", ""]
+        if "largest_difference" in one:
+            compared[0] = f"{one['largest_difference']:.1e}"
+            compared[1] = f"{one['least_cosine']:.6f}"
+        size = f"{one['bytes']:,}"
+        rows.append((f"`{one['file']}`", one["reader"], size, *compared))
+    return rows
 
 
 def signature_rows(details: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -167,25 +149,12 @@ def signature_rows(details: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _recipe(run: checkpoints.Run | None) -> str:
     if run is None:
         return "Exported from Python: describe the training here."
-    data, config = run.metadata, run.config
-    classes = "no labels"
-    if data.get("num_classes"):
-        names = [str(name) for name in data.get("label_names") or []]
-        shown = ", ".join(names[:10]) + (", ..." if names[10:] else "")
-        classes = str(data["num_classes"]) + (f": {shown}" if names else "")
-    rows = [
-        ("dataset", f"{data.get('dataset')}, split {data.get('split')}"),
-        ("images", f"{data.get('num_examples'):,}"),
-        ("classes", classes),
-        ("loss", config.loss.label),
-        ("encoder", f"{config.encoder.label}, at step {run.step:,}"),
-    ]
+    data = run.metadata
     return (
-        _table(("", ""), rows)
-        + "\n\nAll options. Repeat it by `python -m tf_contrastive pretrain"
-        " --flagfile=THIS --workdir=NEW`:\n\n```\n"
-        + flags.write(config).strip()
-        + "\n```"
+        f"{data['dataset']}, split {data['split']}, {data['num_examples']:,}"
+        f" images, {data['num_classes'] or 'no'} classes; step {run.step:,}."
+        " `python -m tf_contrastive pretrain --flagfile=THIS --workdir=NEW`"
+        f" repeats the run:\n\n```\n{flags.write(run.config).strip()}\n```"
     )
 
 
@@ -199,26 +168,25 @@ def _evaluation(run: checkpoints.Run | None) -> str:
         return "None: run `python -m tf_contrastive evaluate` before `export`."
     rows = []
     for result in report["results"]:
-        if result.get("encoder") != "trained" or result.get("top1") is None:
+        if result["encoder"] != "trained" or result["top1"] is None:
             continue
-        interval = result.get("top1_interval")
+        interval = result["top1_interval"]
         row = (
             f"{result['protocol']} {result.get('variant', '')}".strip(),
-            result.get("version", ""),
             result.get("dataset", report.get("dataset")),
             f"{result['top1']:.4f}",
             "{:.4f} to {:.4f}".format(*interval) if interval else "",
             result.get("examples", ""),
         )
         rows.append([str(cell) for cell in row])
-    heading = ("protocol", "version", "dataset", "top-1", "95 %", "images")
-    # Earlier versions did not look for it.
+    heading = ("protocol", "dataset", "top-1", "95 %", "images")
     seen = report.get("seen")
     return (
         _table(heading, rows)
-        + f"\n\nOf step {report.get('step')} (the export: step {run.step});"
-        f" {report.get('dataset')} by its split {report.get('test_split')}; the"
-        " encoder was frozen." + f"\n\nWarning: {seen}." * bool(seen)
+        + f"\n\nOf step {report.get('step')} (the export: step {run.step}), on"
+        f" the split {report.get('test_split')}."
+        + f"\n\nWarning: {seen}."
+        * bool(seen)
     )
 
 

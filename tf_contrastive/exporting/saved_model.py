@@ -113,7 +113,7 @@ def export(
         image_type = signatures["serving_default"].input_signature[0].dtype
         tensorflow_serving.write(path, signatures, images, image_type)
         if "keras" in formats:
-            _save_keras(parts.encoder, path)
+            conversions.append(_save_keras(parts.encoder, path))
         written = details | {
             "signatures": list(signatures),
             "formats": conversions,
@@ -147,16 +147,25 @@ def export(
     return path
 
 
-def _save_keras(encoder: tf.keras.Model, path: str) -> None:
-    keras_file = os.path.join(path, KERAS_FILE)
+def _save_keras(encoder: tf.keras.Model, path: str) -> dict[str, Any]:
+    """Writes a file of Keras; returns its description, as in `details`."""
+    file, version = KERAS_FILE, tf.keras.__version__
+    reader = f"Keras 2 of at least {version}, not Keras 3: tf-keras with"
+    reader += " TF_USE_LEGACY_KERAS=1"
+    if version.startswith("2.15."):
+        reader += ", or tf.keras of TensorFlow 2.15"
     try:
-        encoder.save(keras_file)
+        encoder.save(os.path.join(path, file))
     except (TypeError, NotImplementedError, ValueError):
         # Slices of tensors, as in some networks of KerasCV, have no JSON; some
         # layers have no configuration.
-        if os.path.exists(keras_file):
-            os.remove(keras_file)
-        encoder.save_weights(os.path.join(path, _WEIGHTS_FILE))
+        if os.path.exists(os.path.join(path, file)):
+            os.remove(os.path.join(path, file))
+        file = _WEIGHTS_FILE
+        encoder.save_weights(os.path.join(path, file))
+        reader = f"`load_weights` of the same network in {reader}"
+    size = os.path.getsize(os.path.join(path, file))
+    return {"format": "keras", "file": file, "reader": reader, "bytes": size}
 
 
 def _details(
@@ -206,8 +215,9 @@ def details(path: str) -> dict[str, Any]:
     Returns:
       {"image_size", "channels", "embedding_size", "projection_size" (or None),
       "signatures", "head" (or None), "num_classes" (or None), "label_names",
-      "step" (of a run, or None), "formats": [{"format", "file",
-      "largest_difference", "least_cosine", "bytes"}, ...], "resized_side",
+      "step" (of a run, or None), "formats": [{"format", "file", "reader",
+      "bytes", "largest_difference", "least_cosine"}, ...] (the last two where
+      they were compared), "resized_side",
       "max_image_pixels", "exif", "flags" (of the run, or None), "package",
       "tensorflow"}.
     """

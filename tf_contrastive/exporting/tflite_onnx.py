@@ -86,6 +86,7 @@ def write(
                     {
                         "format": kind,
                         "file": file,
+                        "reader": _reader(name, content),
                         "largest_difference": difference,
                         "least_cosine": cosine,
                         "bytes": len(content),
@@ -98,6 +99,22 @@ def write(
             if not isinstance(error, errors.UserError):
                 failures[name] = f"{type(error).__name__}: {failures[name]}"
     return conversions, failures
+
+
+def _reader(name: str, content: bytes) -> str:
+    """Returns what reads a file, and its least version."""
+    if name == "onnx":
+        return f"ONNX runtimes of opset {_OPSET}"
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
+    versions = [
+        bytes(model.buffers[about.buffer].data).rstrip(b"\0").decode()
+        for about in model.metadata or ()
+        if about.name == b"min_runtime_version"
+    ]
+    least = f" of at least {versions[0]}" if versions else ""
+    return f"LiteRT or TensorFlow{least} (written by {tf.__version__})"
 
 
 def _check(kind: str, file: str, difference: float, cosine: float) -> None:
