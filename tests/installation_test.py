@@ -12,7 +12,6 @@ import pytest
 from packaging import markers
 
 from tf_contrastive.base import installation
-from tf_contrastive.datasets import decoding
 
 _ROOT = pathlib.Path(installation.ROOT)
 _NEEDED = ("absl", "numpy", "tensorflow", "wrapt")
@@ -126,13 +125,6 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(
     words = shlex.split(problem.partition(": run ")[2])
     assert words[:4] == [sys.executable, "-m", "pip", "install"]
     assert words[4:] == expected
-
-
-def test_heic_files_that_are_not_read_name_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    _requirements(monkeypatch, ['pillow-heif<2; extra == "heic"'])
-    assert decoding.lacking(["a.png", "b.HEIC"]).endswith(" 'pillow-heif<2'")
-    assert decoding.lacking(["a.png"]) == ""
 
 
 def test_an_extra_without_metadata_is_that_of_the_clone(monkeypatch):

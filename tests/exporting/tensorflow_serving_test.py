@@ -1,15 +1,12 @@
 """TensorFlow Serving: files of an export, launcher, clients."""
 
-import base64
 import concurrent.futures
-import http.server
 import importlib.util
 import json
 import os
 import shlex
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import grpc
@@ -297,58 +294,6 @@ def test_the_grpc_client_embeds_files(base, files, capsys, monkeypatch):
     _check_answers(base, capsys.readouterr().out.splitlines(), files)
 
 
-class _Rest(http.server.BaseHTTPRequestHandler):
-    """Answers as TensorFlow Serving's REST API does to `instances`."""
-
-    def do_POST(self):
-        size = int(self.headers["Content-Length"])
-        request = json.loads(self.rfile.read(size))
-        assert self.path == "/v1/models/encoder:predict"
-        signature = self.server.model.signatures[request["signature_name"]]
-        data = [
-            base64.b64decode(instance["bytes"]["b64"], validate=True)
-            for instance in request["instances"]
-        ]
-        outputs = signature(bytes=tf.constant(data))
-        columns = {k: v.numpy().tolist() for k, v in outputs.items()}
-        predictions = [
-            dict(zip(columns, row, strict=True))
-            for row in zip(*columns.values(), strict=True)
-        ]
-        body = json.dumps({"predictions": predictions}).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.mark.slow
-def test_the_rest_client_embeds_files(base, files):
-    server = http.server.HTTPServer(("localhost", 0), _Rest)
-    server.model = tf.saved_model.load(f"{base}/2")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://localhost:{server.server_port}"
-    try:
-        done = subprocess.run(
-            [
-                # It needs Python alone: no package is to be found.
-                sys.executable,
-                "-S",
-                f"{_ROOT}/examples/rest_client.py",
-                f"--url={url}",
-                *files,
-            ],
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        server.shutdown()
-    assert done.returncode == 0, done.stderr
-    _check_answers(base, done.stdout.splitlines(), files)
-
-
 def test_clients_say_that_nobody_answers_or_a_file_is_missing(
     files, monkeypatch, capsys
 ):
@@ -363,25 +308,3 @@ def test_clients_say_that_nobody_answers_or_a_file_is_missing(
         monkeypatch.setattr(sys, "argv", [name, flag, *files, "no.jpg"])
         assert client.main() == 1
         assert capsys.readouterr().err == "no.jpg: No such file or directory\n"
-
-
-@pytest.mark.slow
-def test_the_grpc_client_names_the_package_that_is_missing(files):
-    code = (
-        "import runpy, sys; sys.modules['tensorflow_serving'] = None;"
-        "runpy.run_path(sys.argv[1], run_name='__main__')"
-    )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code,
-            f"{_ROOT}/examples/grpc_client.py",
-            *files,
-        ],
-        capture_output=True,
-        text=True,
-    )
-    version = f"tensorflow-serving-api=={tf.__version__}"
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith(f"pip install {version}")

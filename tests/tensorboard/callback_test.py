@@ -11,7 +11,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-import browsers
 import numpy as np
 import pytest
 import small
@@ -465,94 +464,3 @@ def test_a_profile_beyond_the_run_is_refused(tmp_path):
     ):
         train.pretrain(_run(tmp_path / "run", profile_steps="7,11"))
     assert not (tmp_path / "run").exists()
-
-
-# ---- In a browser ------------------------------------------------------------
-
-
-# All text that a page shows, and how many pictures; TensorBoard's pages are
-# made of shadow trees, and the projector is a page within.
-_SEEN = """
-let words = [], pictures = 0;
-const walk = (node) => {
-  if (!node) return;  // Of a page that is not there yet.
-  if (node.nodeType === Node.TEXT_NODE) words.push(node.data.trim());
-  if (["STYLE", "SCRIPT"].includes(node.nodeName)) return;
-  if (node.nodeName === "IMG" && node.naturalWidth > 0) pictures += 1;
-  if (node.nodeName === "IFRAME" && node.contentDocument)
-    walk(node.contentDocument.documentElement);
-  if (node.shadowRoot) walk(node.shadowRoot);
-  node.childNodes.forEach(walk);
-};
-walk(document.documentElement);
-return [words.filter(Boolean).join(" "), pictures];
-"""
-
-
-@pytest.fixture
-def browser(tmp_path):
-    with browsers.chromium(tmp_path) as driver:
-        yield driver
-
-
-def _open(browser, url, page, *expected, pictures=0):
-    """Opens a page, and waits until it shows what is expected."""
-    browser.get("about:blank")
-    browser.get(f"{url}#{page}")
-    seen = ["", 0]
-
-    def shown():
-        seen[:] = browser.execute_script(_SEEN)
-        return all(x in seen[0] for x in expected) and seen[1] >= pictures
-
-    try:
-        _wait(shown, browsers.PATIENCE)
-    except AssertionError:
-        missing = [x for x in expected if x not in seen[0]]
-        raise AssertionError(
-            f"{page} lacks {missing}, has {seen[1]} pictures, and shows:"
-            f" {seen[0][:3000]}"
-        ) from None
-
-
-@pytest.mark.slow
-def test_a_browser_shows_the_pages(server, browser, tmp_path):
-    for page, expected, pictures in (
-        (
-            "scalars",
-            [
-                "a/events",
-                "b/events",
-                "input",
-                "loss",
-                "similarity",
-                "optimizer",
-                "probe",
-                "system",
-                "wait_fraction",
-            ],
-            0,
-        ),
-        (
-            "custom_scalars",
-            [
-                "is it learning?",
-                "1. loss",
-                "3. probe accuracy",
-                "4. similarity: positives above negatives",
-                "6. system",
-            ],
-            0,
-        ),
-        ("images", ["views", "a/events", "step"], 2),
-        ("histograms", ["similarity", "feature_norms"], 0),
-        ("text", ["run/command", "pytest"], 0),
-        ("hparams", ["supcon", "ntxent", "probe_accuracy"], 0),
-        ("projector", ["Points: ", "Dimension: 64", "label"], 0),
-    ):
-        _open(browser, server.url, page, *expected, pictures=pictures)
-        picture = tmp_path / f"{page}.png"
-        assert browser.save_screenshot(str(picture))
-        # Something is drawn: no page is of few colours.
-        colors = Image.open(picture).convert("RGB").getcolors(1 << 20)
-        assert len(colors) > 50, page
