@@ -1,6 +1,7 @@
 """Steps that are no numbers: named, passed over, or the end of the run."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -166,6 +167,7 @@ class _Kept:
     """Stands for checkpoints: a run that has saved step 1."""
 
     step, last_saved, directory = 1, 1, "/nowhere"
+    means = mock.Mock()
 
     def save(self):
         pass
@@ -177,7 +179,7 @@ def test_the_policy_ends_the_run_after_so_many(capsys):
     strategy = _strategy(1)
     runtime = Runtime(nan_policy="skip:2")
     model = _model(strategy, _skipping(optimizers.LARS(0.1)))
-    keeper = callbacks.CheckpointCallback(_Kept(), runtime)
+    keeper = callbacks.CheckpointCallback(_Kept(), runtime, 4)
     _fit(model, strategy, _batches(4, bad=[(1, 0), (3, 0)]), [keeper])
     said = capsys.readouterr().err
     assert "skipped, 1 of at most 2" in said
@@ -250,7 +252,7 @@ def test_a_run_whose_steps_were_all_skipped_saves_nothing_and_fails(tmp_path):
     model = _model(strategy, _skipping(optimizers.LARS(0.1)))
     saved = _saved(model, tmp_path)
     runtime = Runtime(nan_policy="skip:9", checkpoint_every_steps=1)
-    keeper = callbacks.CheckpointCallback(saved, runtime)
+    keeper = callbacks.CheckpointCallback(saved, runtime, 2)
     _fit(model, strategy, _batches(2, bad=[(0, 0), (1, 7)]), [keeper])
     assert saved.step == 2 and not _data_files(tmp_path)
     with pytest.raises(checkpoints.NonFiniteError, match="all 2 steps"):

@@ -54,8 +54,10 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Goes on with the means of an epoch that was interrupted."""
-        resumed = self._checkpoints.step % self._steps_per_epoch > 0
-        self._checkpoints.means.begin(resumed)
+        self._checkpoints.means.begin(resumed=self._is_within_epoch())
+
+    def _is_within_epoch(self) -> bool:
+        return self._checkpoints.step % self._steps_per_epoch > 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Checks the last steps, and saves if a checkpoint is due.
@@ -65,7 +67,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
           InterruptedRunError: on preemption.
         """
         self._check_finite()
-        if batch + 1 < self.params["steps"]:
+        if self._is_within_epoch():
             self._save_or_stop(is_due=False)
 
     def on_test_begin(self, logs: Any = None) -> None:

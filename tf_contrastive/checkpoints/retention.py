@@ -83,6 +83,8 @@ class Retention:
 
     def _write(self, newest: int) -> None:
         """Writes TensorFlow's list, in which the newest one comes last."""
+        if not tf.io.gfile.isdir(self._directory):
+            return  # It was moved away: the next save reports that.
         steps = sorted(self._times.keys() - {newest})
         lines = [f'model_checkpoint_path: "{storage.PREFIX}-{newest}"']
         for step in (*steps, newest):
