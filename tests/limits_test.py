@@ -26,6 +26,7 @@ from tf_contrastive import (
     classifiers,
     datasets,
     exporting,
+    flags,
     losses,
     views,
 )
@@ -33,6 +34,7 @@ from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import loading, preemption
 from tf_contrastive.commands import quickstart_serve
 from tf_contrastive.config import encoder, fields, runtime
+from tf_contrastive.config.linear import Probe
 from tf_contrastive.datasets import (
     data_service,
     host_plan,
@@ -59,116 +61,44 @@ from tf_contrastive.views import ablation, prng
 
 # ---- Options ----------------------------------------------------------------
 
-# (smallest, largest) -> options. Nothing beyond them is allowed.
-_COUNTS = {
-    (1, 2**31 - 1): (
-        "shuffle_buffer max_image_pixels max_classes views positives_cap"
-        " grad_cache_chunks epochs linear_batch_size loss_block_size"
-        " steps_per_execution checkpoint_every_steps image_size"
-        " keep_checkpoints log_every_steps embedding_batch_size"
-        " finetune_batch_size"
-        " transfer_batch_size transfer_steps transfer_scratch_steps"
-        " random_directions tsne_classes kmeans_images"
-        " neighbors robustness_k listed max_body_bytes max_queue"
-        " pack_file_images"
-    ),
-    (2, 2**31 - 1): (
-        "batch_size view_examples contrastive_batch_size"
-        " kl_batch_size transforms_test"
-    ),
-    (1, 10_000): "logistic_penalties",
-    (1, 65_536): "transforms_hidden max_batch_size",
-    (1, 1_000_000): "robustness_bins",
-    (4, 2**31 - 1): "tsne_examples",
-    (8, 2**31 - 1): "pack_side",
-    (40, 2**31 - 1): "transforms_train",
-    (0, 2**31 - 1): (
-        "max_bad_images"
-        " histograms_every_epochs robustness_examples transfer_examples"
-        " shard_size checkpoint linear_epochs extra_channels run"
-        " heads"
-    ),
-    (1, 2**24): "queue_size",
-    (0, 2**22): "online_knn_size",
-    (0, 65_536): "projection_hidden",
-    (2, 65_536): "projection_output",
-    (0, 1): "first_label",
-    (0, 65_535): "port",
-    (1, 16): "randaugment_layers",
-    (2, 4): "projection_layers",
-    (1, 64): "depth",
-    (1, 8): "kmeans_scale",
-    (0, 1024): "virtual_devices",
-    (0, 2**32 - 1): "seed",
-    (0, 10_000): "projector_examples",
-    (1, 50_000): "map_images",
-}
-_ABOVE_0 = 1.2e-38
-_NUMBERS = {
-    (_ABOVE_0, 3.4e38): (
-        "loss_scale probe_learning_rate trust_coefficient"
-        " optimizer_epsilon learning_rate decay_epochs linear_learning_rate"
-        " linear_decay_epochs linear_trust_coefficient"
-        " linear_optimizer_epsilon watch_every_seconds logistic_lowest_penalty"
-        " logistic_highest_penalty knn_temperature"
-    ),
-    (0, 3.4e38): (
-        "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"
-        " cross_entropy_weight loss_weight weight_decay linear_weight_decay"
-        " keep_checkpoint_every_hours warmup_epochs linear_warmup_epochs"
-    ),
-    (_ABOVE_0, 32): "width",
-    (0, 1): "warp_probability learning_rate_floor",
-    (_ABOVE_0, 1): (
-        "min_crop_area decay_rate linear_decay_rate near_correlation"
-    ),
-    (0, 0.9): ("validation_fraction test_fraction drop_path"),
-    (0, 30): "randaugment_magnitude",
-    (_ABOVE_0, 86_400): ("request_seconds"),
-    (1e-4, 1e4): "temperature",
-    (0, 0.99): "tau_plus",
-    (0, 1000): "beta",
-    (0, 0.9999): (
-        "label_smoothing momentum linear_label_smoothing linear_momentum"
-    ),
-    (0, 0.999999): "rho beta_1 beta_2 linear_rho linear_beta_1 linear_beta_2",
-    (0, 0.9999999): "key_momentum",
-    (1 + 1e-9, 3.4e38): "tsne_perplexity",
-}
-# Options that a command limits further.
-_OF_COMMAND = {
-    ("evaluate", "validation_fraction"): (_ABOVE_0, 0.9),
-    ("evaluate", "linear_epochs"): (1, 2**31 - 1),
-}
 
-
-def _numeric(kind):
+def _numeric():
+    """Yields (command, option) of all options that are numbers."""
     for name, command in __main__.COMMANDS.items():
-        for option in fields.options(command()):
-            if fields.value_type(option.field) is kind:
-                yield name, option
+        for option in flags.declared(command).values():
+            kind = fields.value_type(option.field)
+            if kind in (int, float) and not option.field.metadata["read"]:
+                yield pytest.param(option.field, id=f"{name} {option.name}")
 
 
-@pytest.mark.parametrize("kind,table", [(int, _COUNTS), (float, _NUMBERS)])
-def test_every_option_from_both_sides(kind, table):
-    bounds = {name: k for k, names in table.items() for name in names.split()}
-    for command, option in _numeric(kind):
-        name, field = option.name, option.field
-        low, high = _OF_COMMAND.get((command, name), bounds[name])
-        for value in (low, high):
-            assert not fields.problem(field, kind(value)), (name, value)
-        if kind is int:
-            outside = low - 1, high + 1
-        else:
-            # 2 % beyond the ends of float32, else a millionth of a millionth.
-            outside = (
-                {_ABOVE_0: 0.0, 1 + 1e-9: 1.0}.get(low, low - 1e-12),
-                high * 1.02 if high == 3.4e38 else high + 1e-10,
-            )
-        for value in outside:
-            assert fields.problem(field, value), (name, value)
-        if low == _ABOVE_0:
-            assert fields.problem(field, 1.17e-38)
+@pytest.mark.parametrize("field", _numeric())
+def test_a_number_is_allowed_up_to_its_declared_bounds(field):
+    about, kind = field.metadata, fields.value_type(field)
+    low, above, high = about["minimum"], about["above"], about["maximum"]
+    step = 1 if kind is int else 1e-9
+    if low is None and above is None:
+        low = 0
+    if low is not None:
+        assert not fields.problem(field, kind(low))
+        assert fields.problem(field, kind(low) - step * max(1, abs(low)))
+    else:
+        assert fields.problem(field, kind(above))
+        assert not fields.problem(field, kind(above) + max(step, 1e-9))
+    if high is None:
+        high = 2**31 - 1 if kind is int else (2 - 2.0**-23) * 2.0**127
+        beyond = high + 1 if kind is int else high * 1.000001
+    else:
+        beyond = kind(high) + step * max(1, abs(high))
+    assert not fields.problem(field, kind(high))
+    assert fields.problem(field, beyond)
+
+
+def test_numbers_are_those_that_float32_holds():
+    declared = {o.name: o.field for o in fields.options(Probe())}
+    rate = declared["probe_learning_rate"]
+    assert not fields.problem(rate, 1.2e-38)
+    assert fields.problem(rate, 1.17e-38)
+    assert fields.problem(rate, float("nan"))
 
 
 # ---- The doctor -------------------------------------------------------------
