@@ -77,11 +77,14 @@ def find_images(path: str) -> list[str]:
         if not tf.io.gfile.exists(path):
             raise errors.UserError(f"there is no file or folder {path}")
         return [path]
+    # It imports this module.
+    from tf_contrastive.datasets import image_folders
+
     paths = [
-        os.path.join(folder, name)
-        for folder, _, names in tf.io.gfile.walk(path)
-        for name in names
-        if is_image(name) and not name.startswith(".")
+        os.path.join(content.path, name)
+        for content in image_folders.walk(path)
+        for name in content.files
+        if is_image(name)
     ]
     if not paths:
         raise errors.UserError(

@@ -96,7 +96,7 @@ class _Content(NamedTuple):
     hidden: list[str]
 
 
-def _walk(root: str) -> Iterator[_Content]:
+def walk(root: str) -> Iterator[_Content]:
     """Yields the contents of all folders; `root` may be a link.
 
     No folder comes twice, which other links lead to. Those without permission
@@ -127,7 +127,7 @@ def _walk(root: str) -> Iterator[_Content]:
 def _has_image(folder: str) -> bool:
     return any(
         image_files.is_image(file)
-        for content in _walk(folder)
+        for content in walk(folder)
         for file in content.files
     )
 
@@ -305,7 +305,7 @@ def _layout(root: str) -> _Layout:
 
 
 def _is_alias(root: str, folder: str) -> bool:
-    """Whether a folder is a link to another one in `root`; see `_walk`."""
+    """Whether a folder is a link to another one in `root`; see `walk`."""
     path, here = os.path.join(root, folder), os.path.realpath(root)
     real = os.path.realpath(path)
     return os.path.islink(path) and os.path.commonpath([here, real]) == here
@@ -404,7 +404,7 @@ def _tree(name: str, path: str, place: _Place, may_lack: bool) -> ImageFiles:
     """Lists the images of a split."""
     root = place.root
     images, others, hidden = list[str](), list[str](), list[str]()
-    for content in _walk(root):
+    for content in walk(root):
         hidden += content.hidden
         for file in content.files:
             if image_files.is_image(file):
@@ -511,7 +511,7 @@ def _tell_empty(name: str, root: str, used: Iterable[str]) -> None:
         if not _is_alias(root, folder):
             files = [
                 image_files.extension(file)
-                for content in _walk(os.path.join(root, folder))
+                for content in walk(os.path.join(root, folder))
                 for file in content.files
             ]
             parts.append(f"{folder} ({counts(files) or 'empty'})")

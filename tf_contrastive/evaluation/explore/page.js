@@ -216,7 +216,8 @@ function toScreen({ x, y }) {
 
 function draw() {
   if (!canvas?.isConnected) return;
-  const ratio = devicePixelRatio;
+  // A larger canvas would exceed the browser's limits.
+  const ratio = scale > 1 ? 1 : devicePixelRatio;
   canvas.width = canvas.clientWidth * ratio;
   canvas.height = canvas.clientHeight * ratio;
   const context = canvas.getContext("2d");
@@ -316,7 +317,7 @@ function mapPanel(panel) {
   scale = 1;
   panel.append(
     element("div", { className: "bar" },
-      element("button", { onclick: () => zoom(scale < 8 ? 2 : 1) }, "Zoom in"),
+      element("button", { onclick: () => zoom(scale < 4 ? 2 : 1) }, "Zoom in"),
       element("button", { onclick: () => zoom(scale > 1 ? 0.5 : 1) },
         "Zoom out")),
     element("div", { className: "map" }, canvas, tip),
