@@ -18,7 +18,7 @@ from tf_contrastive import encoders, exporting, heads
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config import checks
 from tf_contrastive.config.encoder import resolve_stem
-from tf_contrastive.datasets import image_headers
+from tf_contrastive.datasets import decoding
 
 BARE = "bare tf.function"
 PREDICT = "keras.Model.predict"
@@ -116,7 +116,7 @@ def make(case: Case) -> measure.Call:
     path, name, count = case
     size = exporting.details(path)["image_size"]
     files = exporting.as_jpeg(exporting.photographs(count, size))
-    images = np.stack([image_headers.decode(file).numpy() for file in files])
+    images = np.stack([decoding.decode_jpeg(file).numpy() for file in files])
     floats = (images / 255.0).astype(np.float32)
     if name in (BARE, PREDICT):
         encoder = tf.keras.models.load_model(

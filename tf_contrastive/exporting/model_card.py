@@ -30,10 +30,9 @@ _SIGNATURES = {
         _EMBEDDING,
     ),
     "serving_bytes": (
-        "`bytes`: string `[N]`, JPEG, PNG, GIF (first frame) or BMP of at most"
-        " {max_image_pixels:,} pixels; not `ok` are a BMP with a palette or of"
-        " less than 8 bits per colour, a GIF whose first frame does not fill"
-        " its canvas, and a JPEG in CMYK that is not of Adobe",
+        "`bytes`: string `[N]`, JPEG or PNG of at most {max_image_pixels:,}"
+        " pixels; not `ok` are other formats, a JPEG in CMYK, and a PNG of far"
+        " more bytes than its pixels have",
         _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`",
     ),
     "project": (_IMAGES, "`projection`: float32 `[N, {projection_size}]`"),
