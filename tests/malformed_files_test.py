@@ -260,7 +260,7 @@ def in_folder(folder):
 
 def in_csv(folder):
     images(folder)
-    (folder / "a.csv").write_text("0.png\n1.png\n2.png\nx.png\n")
+    (folder / "a.csv").write_text("path\n0.png\n1.png\n2.png\nx.png\n")
     return folder / "x.png", lambda: datasets.source(f"csv:{folder}/a.csv")
 
 
@@ -346,7 +346,7 @@ def test_what_is_named_like_an_image_counts_as_one(place, kind, tmp_path):
 
 def test_a_device_by_its_address_is_an_unreadable_image(tmp_path):
     images(tmp_path)
-    (tmp_path / "a.csv").write_text("0.png\nfile:///dev/zero\n")
+    (tmp_path / "a.csv").write_text("path\n0.png\nfile:///dev/zero\n")
     source = datasets.source(f"csv:{tmp_path}/a.csv")
     assert source.info.bad_images == ("file:///dev/zero",)
 

@@ -1,6 +1,7 @@
 """Small images of every format and subtype, and their pixels by Pillow."""
 
 import io
+import re
 import struct
 import warnings
 import zlib
@@ -9,39 +10,15 @@ import numpy as np
 import PIL.features
 from PIL import Image, ImageOps
 
-# Formats that TensorFlow decodes, and the subtypes of which it does not, or not
-# as Pillow does.
-NATIVE = ("JPEG ", "PNG ", "GIF ", "BMP ")
-OF_PILLOW = {
-    "JPEG CMYK without Adobe",
-    "JPEG CMYK, a thumbnail of Adobe",
-    "GIF a part at the origin",
-    "GIF a part of the canvas",
-    "GIF a transparent part of the canvas",
-    "GIF beyond the canvas",
-    "GIF no colours",
-    "BMP 1 bit of Pillow",
-    "BMP 1 bit, white first",
-    "BMP 1 bits",
-    "BMP 4 bits",
-    "BMP 4 bits, RLE",
-    "BMP 8 bits",
-    "BMP 8 bits, RLE",
-    "BMP 8 bits, V5",
-    "BMP 8 bits, core header",
-    "BMP 8 bits, few colours",
-    "BMP 8 bits, inverted grey",
-    "BMP 16 bits",
-    "BMP 16 bits, 5-5-5",
-    "BMP 16 bits, 5-6-5",
-    "BMP 16 bits, 5-6-5, V4",
-    "BMP 24 bits, core header",
-    "BMP 24 bits, bytes of Photoshop",
-    "BMP 32 bits, alpha first",
-    "BMP 32 bits, red first",
-    "BMP 32 bits, shifted masks",
-    "BMP palette of Pillow",
-}
+# Formats that TensorFlow decodes; but for those of four channels.
+NATIVE = ("JPEG ", "PNG ")
+
+
+def is_native(name: str) -> bool:
+    """Whether TensorFlow decodes an image, by its name in `files`."""
+    return name.startswith(NATIVE) and not re.search("CMYK|YCCK", name)
+
+
 # Those of which Pillow returns other pixels than they have.
 MISREAD = {
     "JPEG2000 rgb, 16 bits",
@@ -375,226 +352,37 @@ def _moved(
     return bytes(changed)
 
 
-def _local(gif: bytes, keep_global: bool) -> bytes:
-    """Has the first image's colours in a table of its own."""
-    at, size = _gif_image(gif), 3 << 1 + (gif[10] & 7)
-    table, flags = gif[13 : 13 + size], 0x80 | gif[10] & 7
-    head = gif[:at]
-    if keep_global:  # Of other colours.
-        head = gif[:13] + table[::-1] + gif[13 + size : at]
-    else:
-        head = gif[:10] + b"\0" + gif[11:13] + gif[13 + size : at]
-    image = gif[at : at + 9] + bytes([gif[at + 9] & 0x40 | flags]) + table
-    return head + image + gif[at + 10 :]
-
-
 def _gifs() -> dict[str, bytes]:
     plain = _save(_PALETTE, "GIF", interlace=0)
     clear = _save(_PALETTE, "GIF", transparency=5, interlace=0)
-    few = _RGB.quantize(4)
-    table = 13 + (3 << 1 + (plain[10] & 7))
-    at = _gif_image(plain)
     return {
         "plain": plain,
-        "version 87a": b"GIF87a" + plain[6:],
-        "interlaced": _save(_PALETTE, "GIF", interlace=1),
         "grey": _save(_GREY, "GIF"),
-        "4 colours": _save(few, "GIF"),
         "transparent": clear,
-        "comment": _save(_PALETTE, "GIF", comment=b"x" * 700),
         "animated": _save(
             _FRAMES[0], "GIF", save_all=True, append_images=_FRAMES[1:], loop=0
         ),
-        "animated, transparent": _save(
-            _RGBA,
-            "GIF",
-            save_all=True,
-            append_images=[_RGBA.rotate(180)],
-            disposal=2,
-        ),
-        "a part of the canvas": _moved(plain, (20, 17), (3, 4)),
         "a transparent part of the canvas": _moved(clear, (20, 17), (3, 4)),
-        "a part at the origin": _moved(plain, (20, 17), (0, 0)),
         "beyond the canvas": _moved(plain, (10, 9), (3, 4)),
-        "canvas of no size": _moved(plain, (0, 0), (0, 0)),
-        "local colours": _local(plain, keep_global=False),
-        "local and global colours": _local(plain, keep_global=True),
-        "no colours": plain[:10] + b"\0" + plain[11:13] + plain[table:],
-        "fewer colours than indices": plain[:10]
-        + bytes([plain[10] & 0xF8 | 1])
-        + plain[11:25]
-        + plain[table:],
-        "without an end": plain[:-1],
-        "text before the image": plain[:at]
-        + b"\x21\x01\x0c"
-        + bytes(12)
-        + b"\1x\0"
-        + plain[at:],
     }
 
 
 # ---- BMP ---------------------------------------------------------------------
 
 
-def _bmp(
-    bits: int,
-    rows: list[bytes],
-    palette: bytes = b"",
-    *,
-    colors: int = 0,
-    compression: int = 0,
-    masks: tuple[int, ...] = (),
-    header: int = 40,
-    from_top: bool = False,
-    gap: int = 0,
-) -> bytes:
-    if compression in (1, 2):
-        body = b"".join(rows)
-    else:
-        padded = [row + b"\0" * (-len(row) % 4) for row in rows]
-        body = b"".join(padded if from_top else padded[::-1])
-    height = -_HEIGHT if from_top else _HEIGHT
-    if header == 12:
-        info = struct.pack("<IHHHH", 12, _WIDTH, _HEIGHT, 1, bits)
-    else:
-        info = struct.pack(
-            "<IiiHHIIiiII",
-            *(header, _WIDTH, height, 1, bits, compression, len(body)),
-            *(2835, 2835, colors, 0),
-        )
-        info += struct.pack(f"<{len(masks)}I", *masks)
-        info = info.ljust(header, b"\0")
-    start = 14 + len(info) + len(palette) + gap
-    size = start + len(body)
-    head = b"BM" + struct.pack("<IHHI", size, 0, 0, start)
-    return head + info + palette + bytes(gap) + body
-
-
 def _bmps() -> dict[str, bytes]:
-    backward = _PIXELS[..., ::-1]
-    rgb = [row.tobytes() for row in backward]
-    alpha = [row.tobytes() for row in np.dstack([backward, _random(1)])]
-    shifted = [row.tobytes() for row in np.dstack([_random(1), backward])]
-    forward = [row.tobytes() for row in np.dstack([_PIXELS, _random(1)])]
-    red, green, blue = np.moveaxis(_PIXELS.astype(int) >> 3, -1, 0)
-    high = (red << 10 | green << 5 | blue).astype("<u2")
-    high = [row.tobytes() for row in high]
-    higher = red << 11 | _PIXELS[..., 1].astype(int) >> 2 << 5 | blue
-    higher = [row.tobytes() for row in higher.astype("<u2")]
-    usual = (0xFF0000, 0xFF00, 0xFF)
-    grey = bytes(np.repeat(np.arange(256), 4).astype(np.uint8))
-    indices = [row.tobytes() for row in _random()]
-    files = {
-        "24 bits": _save(_RGB, "BMP"),
-        "grey of Pillow": _save(_GREY, "BMP"),
-        "palette of Pillow": _save(_PALETTE, "BMP"),
-        "1 bit of Pillow": _save(_ONE, "BMP"),
-        "32 bits of Pillow": _save(_RGBA, "BMP"),
-        "24 bits, bytes of Photoshop": _save(_RGB, "BMP") + bytes(2),
-        "24 bits from the top": _bmp(24, rgb, from_top=True),
-        "24 bits, core header": _bmp(24, rgb, header=12),
-        "24 bits, OS/2 2": _bmp(24, rgb, header=64),
-        "24 bits, V4": _bmp(24, rgb, header=108),
-        "24 bits, V5": _bmp(24, rgb, header=124),
-        "24 bits, a gap": _bmp(24, rgb, gap=8),
-        "24 bits, a palette": _bmp(24, rgb, bytes(64), colors=16),
-        "24 bits, masks": _bmp(24, rgb, compression=3, masks=usual, header=56),
-        "32 bits": _bmp(32, alpha),
-        "32 bits from the top": _bmp(32, alpha, from_top=True),
-        "32 bits, V5": _bmp(32, alpha, header=124),
-        "32 bits, masks": _bmp(
-            32, alpha, struct.pack("<III", *usual), compression=3
-        ),
-        "32 bits, masks of GIMP": _bmp(
-            32, alpha, compression=3, masks=(*usual, 0xFF000000), header=124
-        ),
-        "32 bits, no masks": _bmp(
-            32, alpha, compression=3, masks=(0, 0, 0, 0), header=108
-        ),
-        "32 bits, shifted masks": _bmp(
-            32,
-            shifted,
-            compression=3,
-            masks=(0xFF000000, 0xFF0000, 0xFF00, 0),
-            header=108,
-        ),
-        "32 bits, alpha first": _bmp(
-            32,
-            shifted,
-            compression=3,
-            masks=(0xFF000000, 0xFF0000, 0xFF00, 0xFF),
-            header=124,
-        ),
-        "32 bits, red first": _bmp(
-            32,
-            forward,
-            compression=3,
-            masks=(0xFF, 0xFF00, 0xFF0000, 0xFF000000),
-            header=108,
-        ),
-        "32 bits, other masks": _bmp(
-            32,
-            alpha,
-            compression=3,
-            masks=(0x3FF00000, 0xFFC00, 0x3FF, 0),
-            header=108,
-        ),
-        "16 bits": _bmp(16, high),
-        "16 bits, 5-5-5": _bmp(
-            16,
-            high,
-            struct.pack("<III", 0x7C00, 0x3E0, 0x1F),
-            compression=3,
-        ),
-        "16 bits, 5-6-5": _bmp(
-            16,
-            higher,
-            struct.pack("<III", 0xF800, 0x7E0, 0x1F),
-            compression=3,
-        ),
-        "16 bits, 5-6-5, V4": _bmp(
-            16, higher, compression=3, masks=(0xF800, 0x7E0, 0x1F), header=108
-        ),
-        "8 bits, core header": _bmp(
-            8, indices, _generator.bytes(768), header=12
-        ),
-        "8 bits, V5": _bmp(8, indices, _generator.bytes(1024), header=124),
-        "8 bits, few colours": _bmp(
-            8, _packed(_random(high=20), 8), _generator.bytes(80), colors=20
-        ),
-        "8 bits, grey of 0": _bmp(8, indices, grey),
-        "8 bits, grey of 255": _bmp(8, indices, grey, colors=256),
-        "8 bits, inverted grey": _bmp(8, indices, grey[::-1]),
-        "8 bits, grey, opaque": _bmp(
-            8, indices, b"".join(bytes([i, i, i, 255]) for i in range(256))
-        ),
-        "8 bits, RLE": _bmp(
-            8,
-            [
-                b"".join(bytes([1, v]) for v in row) + b"\0\0"
-                for row in _random()
-            ]
-            + [b"\0\1"],
-            _generator.bytes(1024),
-            compression=1,
-        ),
-        "4 bits, RLE": _bmp(
-            4,
-            [bytes([_WIDTH, 0x12]) + b"\0\0"] * _HEIGHT + [b"\0\1"],
-            _generator.bytes(64),
-            compression=2,
-        ),
+    plain = _save(_RGB, "BMP")
+    deep = bytearray(plain)
+    deep[28:30] = struct.pack("<H", 2)  # No such number of bits.
+    return {
+        "24 bits": plain,
+        "grey": _save(_GREY, "BMP"),
+        "palette": _save(_PALETTE, "BMP"),
+        "1 bit": _save(_ONE, "BMP"),
+        "32 bits": _save(_RGBA, "BMP"),
+        "24 bits, bytes of Photoshop": plain + bytes(2),
+        "2 bits": bytes(deep),
     }
-    for bits in (1, 2, 4, 8):
-        files[f"{bits} bits"] = _bmp(
-            bits,
-            _packed(_random(high=1 << bits), bits),
-            _generator.bytes(4 << bits),
-        )
-    files["1 bit, white first"] = _bmp(
-        1, _packed(_random(high=2), 1), b"\xff\xff\xff\0\0\0\0\0"
-    )
-    return files
 
 
 # ---- What Pillow decodes -----------------------------------------------------
@@ -715,7 +503,7 @@ def _pnms() -> dict[str, bytes]:
         "float": f"Pf\n{size}-1.0\n".encode()
         + _random(kind=np.float32).tobytes(),
     }
-    for top in (1, 15, 100, 255, 256, 1023, 4095, 65535):
+    for top in (1, 255, 256, 4095, 65535):
         grey, rgb = (_random(*c, high=top + 1, kind=int) for c in ((), (3,)))
         files[f"grey to {top}"] = raw("P5", top, grey)
         files[f"grey to {top}, plain"] = plain("P2", f"{top}\n", grey)

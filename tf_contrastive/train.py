@@ -289,11 +289,16 @@ class PreparedRun:
             cache=data.cache,
             sharding=data.input_sharding,
         )
-        return self.strategy.distribute_datasets_from_function(
-            lambda context: datasets.training_batches(
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return datasets.training_batches(
                 self.source, maker, order, context, self.service
             )
-        )
+
+        if not distribution.is_pod(self.strategy):
+            return self.strategy.distribute_datasets_from_function(make)
+        with datasets.without_python():
+            return self.strategy.distribute_datasets_from_function(make)
 
     def build(self) -> tuple[ContrastiveModel, Schedules]:
         """Returns the compiled model, and TensorBoard tag -> learning rate.

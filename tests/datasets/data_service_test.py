@@ -73,7 +73,8 @@ def _source(kind, folder, count=EXAMPLES):
         for i, contents in enumerate(encoded):
             (folder / f"{i}.png").write_bytes(contents)
         lines = [f"{i}.png,{labels[i]}\n" for i in range(count)]
-        (folder / "list.csv").write_text("".join(lines))
+        text = "path,label\n" + "".join(lines)
+        (folder / "list.csv").write_text(text)
         return datasets.source(f"csv:{folder}/list.csv")
     rows = [
         {"image": contents, "label": label}
@@ -334,24 +335,6 @@ def test_a_lost_dispatcher_ends_the_run_after_a_checkpoint(launched, tmp_path):
     assert told.startswith("tf_contrastive: ") and "no longer responds" in told
     saved = checkpoints.load_run(str(tmp_path / "run")).step
     assert f"saved at step {saved:,}" in told
-
-
-def test_a_worker_that_does_not_answer_is_found(service):
-    assert data_service._silent_worker(service) is None
-    servers = tf.data.experimental.service
-    dispatcher = servers.DispatchServer()
-    address = dispatcher.target.removeprefix("grpc://")
-    with socket.socket() as closed:
-        closed.bind(("localhost", 0))
-        absent = f"localhost:{closed.getsockname()[1]}"
-        worker = servers.WorkerServer(
-            servers.WorkerConfig(address, worker_address=absent)
-        )
-        for given in (dispatcher.target, f"grpc://[::1]:{address[-5:]}"):
-            assert data_service._silent_worker(given) == absent
-    for server in (worker, dispatcher):
-        server._stop()
-    assert data_service._silent_worker(dispatcher.target) is None
 
 
 @pytest.mark.slow

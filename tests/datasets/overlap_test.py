@@ -33,7 +33,7 @@ def files(tmp_path_factory, data_dir):
     class_folders(root / "images", per_class=_IMAGES // 2)
     paths = sorted((root / "images").rglob("*.png"))
     lines = [f"{path},{path.parent.name}\n" for path in paths]
-    csv(root / "list.csv", "".join(lines))
+    csv(root / "list.csv", "".join(["path,label\n", *lines]))
     images = [{"image": path.read_bytes(), "label": 0} for path in paths]
     (root / "records").mkdir()
     for part in range(3):
@@ -242,11 +242,12 @@ def test_a_path_in_two_lists_is_refused(splits):
         "test": "test/cat/0.png,a\n./train/dog/0.png,b\ntest/dog/1.png,b\n",
     }
     for split, text in lines.items():
-        csv(splits / f"{split}.csv", text)
+        csv(splits / f"{split}.csv", "path,label\n" + text)
     with pytest.raises(errors.UserError, match="has 1 image of"):
         datasets.check_disjoint(*_both(f"csv:{splits}/{{split}}.csv"))
     # The same path twice in one list, once in each slice.
-    twice = csv(splits / "twice.csv", (lines["train"] + "train/cat/0.png,a\n"))
+    text = "path,label\n" + lines["train"] + "train/cat/0.png,a\n"
+    twice = csv(splits / "twice.csv", text)
     parts = (datasets.source(twice, s) for s in ("train[:3]", "train[3:]"))
     with pytest.raises(errors.UserError, match="remove them"):
         datasets.check_disjoint(*parts)
@@ -306,7 +307,8 @@ def test_copies_are_held_out_together(kind, tmp_path):
     if kind == "csv":
         paths = sorted((tmp_path / "images").rglob("*.png"))
         lines = [f"{path},{path.parent.name}\n" for path in paths]
-        name = csv(tmp_path / "list.csv", "".join([*lines, *lines[::2]]))
+        text = "".join(["path,label\n", *lines, *lines[::2]])
+        name = csv(tmp_path / "list.csv", text)
     train, test = _both(name, **reading)
     shared = {*_pixels(train)} & {*_pixels(test)}
     assert not shared and test.info.num_examples > 5

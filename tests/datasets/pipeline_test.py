@@ -59,7 +59,7 @@ def build(kind, folder, monkeypatch):
     files = [png(pixels(i, side)) for i, side in enumerate(sides)]
     if kind == "stream":
         return stream(folder, files)
-    lines = []
+    lines = ["path,label\n"]
     for i, contents in enumerate(files):
         (folder / f"{i}.png").write_bytes(contents)
         lines.append(f"{i}.png,{i % CLASSES}\n")

@@ -1,9 +1,6 @@
 """TFRecord files."""
 
-import io
-import random
 import re
-import tarfile
 
 import numpy as np
 import pytest
@@ -121,11 +118,6 @@ def changed(indices, **features):
     ]
 
 
-_SEQUENCE = tf.train.SequenceExample(
-    feature_lists=tf.train.FeatureLists(
-        feature_list={"frames": tf.train.FeatureList(feature=[{}])}
-    )
-).SerializeToString()
 _ALL = range(6)
 _LABELS = [0, 1, 2, 0, 1, 2]
 # Records, options -> their labels, None without labels, or what an error says.
@@ -157,31 +149,23 @@ _RECORDS = {
         {"label_feature": "none"},
         None,
     ),
-    "no such feature": (rows(), {"label_feature": "lable"}, "'lable'.* label "),
+    "no such feature": (rows(), {"label_feature": "lable"}, "lable.* label "),
     "text of a class": (
         changed(_ALL, label=None, **{"class/text": b"cat"}),
         {},
-        "class/text .bytes.*int64.*label_feature=none",
+        "label_feature=none.*class/text .bytes",
     ),
     "raw pixels": (
         changed(_ALL, image=bytes(12 * 10 * 3), width=10),
         {},
-        "image.* 360 .* 12 x 10 x 3:",
-    ),
-    "raw digits": ([{"image_raw": bytes(784)}], {}, "28 x 28 x 1"),
-    "a tensor": (
-        changed(_ALL, image=tf.io.serialize_tensor([[[1, 2]]]).numpy()),
-        {},
-        "1 x 1 x 2",
+        "none of the 6 images can be read",
     ),
     "floats of pixels": (changed(_ALL, image=[0.5] * 4), {}, "4 x float"),
     "no image in a part": (changed([2], image=None), {}, "1 of 6 .* record 2"),
     "no image in the first": (changed([0], image=None), {}, "label .int64"),
     "two images in one": (changed([1], image=_IMAGES[:2]), {}, "record 1"),
-    "image of another name": (rows("jpg"), {}, "image_feature=jpg"),
+    "image of another name": (rows("jpg"), {}, "jpg .bytes"),
     "image of a given name": (rows("jpg"), {"image_feature": "jpg"}, _LABELS),
-    "sequences": ([_SEQUENCE], {}, "SequenceExample, of frames"),
-    "one sequence": ([*rows(), _SEQUENCE], {}, "1 of 7 .* record 6"),
     "files": (_IMAGES, {}, "are not tf.train.Example"),
     "one file": ([*rows(), _IMAGES[0]], {}, "1 of 7 .* record 6"),
 }
@@ -189,7 +173,7 @@ for _name in ("class", "target", "fine_label", "y", "class_id", "cow"):
     _RECORDS[_name] = (
         rows(label=_name),
         {},
-        f"{_name} .int64.*label_feature={_name}",
+        f"label_feature={_name}.*{_name} .int64",
     )
     given = {"label_feature": _name}
     _RECORDS[f"{_name} given"] = (rows(label=_name), given, _LABELS)
@@ -226,14 +210,17 @@ def test_labels_are_read_or_their_absence_is_named(
         assert labels(source) == expected
 
 
-def test_two_labels_or_images_are_a_warning(tmp_path, caplog):
-    more = {"image/label": 5, "image/encoded": _IMAGES[0]}
-    write_records(tmp_path / "a.tfrecord", rows(**more))
-    source = datasets.source(f"tfrecord:{tmp_path}")
+@pytest.mark.parametrize("more", ["image/label", "image/encoded"])
+def test_two_labels_or_images_are_refused(more, tmp_path):
+    write_records(
+        tmp_path / "a.tfrecord",
+        rows(**{more: 5 if more == "image/label" else _IMAGES[0]}),
+    )
+    refused("which of", more, name=f"tfrecord:{tmp_path}")
+    option = {"image/label": "label_feature", "image/encoded": "image_feature"}
+    reading = Reading(**{option[more]: option[more].split("_")[0]})
+    source = datasets.source(f"tfrecord:{tmp_path}", reading=reading)
     assert labels(source) == _LABELS
-    for used, other in ("label", "image/label"), ("image", "image/encoded"):
-        assert f"feature {used!r}, and not {other}" in caplog.text
-        assert other in dict(source.info.found)["other features"]
 
 
 def test_doctor_is_told_how_records_were_understood(tmp_path):
@@ -242,7 +229,7 @@ def test_doctor_is_told_how_records_were_understood(tmp_path):
     (tmp_path / "c.tfrecord").touch()
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     assert datasets.source(f"tfrecord:{tmp_path}").info.found == (
-        ("files", "3 TFRecord (1 gzip, 1 empty)"),
+        ("files", "3 TFRecord"),
         ("left out", "labels.txt"),
         ("records", "12"),
         ("images", "12 PNG, feature 'image'"),
@@ -255,7 +242,7 @@ def test_doctor_is_told_how_records_were_understood(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize("ending", ["tfrecord", "tfrecord.gz", "gz", "0-of-2"])
 def test_compression_is_recognized_by_the_bytes(compression, ending, tmp_path):
     write_records(tmp_path / f"a.{ending}", rows(), compression)
@@ -270,7 +257,7 @@ def test_compression_is_recognized_by_the_bytes(compression, ending, tmp_path):
         refused(f"{tmp_path}/a.{ending}", name=f"tfrecord:{tmp_path}")
 
 
-@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
 @pytest.mark.parametrize("more", [b"text" * 8, bytes(64), None], ids=str)
 def test_what_follows_the_records_is_read_or_named(compression, more, tmp_path):
     path = tmp_path / "a.tfrecord"
@@ -278,51 +265,20 @@ def test_what_follows_the_records_is_read_or_named(compression, more, tmp_path):
     content = path.read_bytes()
     path.write_bytes(content + (content if more is None else more))
     name = f"tfrecord:{tmp_path}"
-    if more is None and compression != "ZLIB":
+    if more is None:
         assert labels(datasets.source(name)) == _LABELS * 2
     else:
         refused(str(path), name=name)
 
 
-def tar(kind=""):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=f"w:{kind}") as archive:
-        about = tarfile.TarInfo("0.png")
-        about.size = len(_IMAGES[0])
-        archive.addfile(about, io.BytesIO(_IMAGES[0]))
-    return stream.getvalue()
-
-
-def npz():
-    stream = io.BytesIO()
-    np.savez(stream, images=np.zeros([2, 3]))
-    return stream.getvalue()
-
-
-_FOREIGN = {
-    "tar archive": tar(),
-    "tar archive compressed by gzip": tar("gz"),
-    "Parquet": b"PAR1" + bytes(40),
-    "Arrow file": b"ARROW1" + bytes(40),
-    "ZIP": npz(),
-    "text": b"a.png,cat\n",
-    "PNG": _IMAGES[0],
-    "damaged": bytes(40),
-    "damaged, or": bytes(range(1, 9)),
-}
-
-
 @pytest.mark.parametrize(
-    ("kind", "content"), _FOREIGN.items(), ids=map(repr, _FOREIGN)
+    "content", [b"PAR1" + bytes(40), b"a.png,cat\n", _IMAGES[0], bytes(40)]
 )
-def test_files_without_records_are_named(kind, content, tmp_path):
+def test_files_without_records_are_named(content, tmp_path):
     write_records(tmp_path / "a.tfrecord", rows())
     (tmp_path / "b.tfrecord").write_bytes(content)
-    refused(kind, "1 of 2 files", "b.tfrecord", name=f"tfrecord:{tmp_path}")
-    refused(kind, name=f"tfrecord:{tmp_path}/b.tfrecord")
-    (tmp_path / "a.tfrecord").unlink()
-    (tmp_path / "b.tfrecord").rename(tmp_path / "b.bin")
-    refused(kind, "b.bin", name=f"tfrecord:{tmp_path}")
+    refused("1 of 2 files", "b.tfrecord", name=f"tfrecord:{tmp_path}")
+    refused("1 of 1 files", name=f"tfrecord:{tmp_path}/b.tfrecord")
 
 
 def test_other_files_beside_records_are_left_out(tmp_path):
@@ -361,6 +317,7 @@ _TREES = {
     "both in folders": ("train/0 validation/0", "*/*", "several splits"),
     "only folders": ("train/0 test/0", "", "{split}"),
     "no such": ("val-0 test-0", "{split}-0", "splits are test, val"),
+    "words of words": ("train-0 val-0", "{split}*", 1),
     "nothing": ("a-0", "b-*", "no file matches"),
 }
 
@@ -392,83 +349,3 @@ def test_shards_that_are_empty_or_absent_are_a_warning(tmp_path, caplog):
     caplog.clear()
     datasets.source(f"{name[:-1]}00002-of-00005")  # It was meant alone.
     assert not caplog.text
-
-
-# ---- What was written comes back ---------------------------------------------
-
-
-@pytest.mark.slow
-def test_what_was_written_comes_back_or_an_error_says_why_not(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    generator = random.Random(0)
-    outcomes = set()
-    for case in range(60):
-        choose = generator.choice
-        folder = tmp_path / str(case)
-        image = choose(["image", "image/encoded", "image_raw", "photo"])
-        label = choose(["label", "image/class/label", "target", "cow", None])
-        first = choose([0, 1, None])
-        lacking = choose([0, 0, 0, 1, 3]) if label else 0
-        written = {}
-        for split in ("train", "test"):
-            of_split = [(number, generator.randrange(3)) for number in range(8)]
-            generator.shuffle(of_split)
-            of_split[0] = (of_split[0][0], 0)
-            written[split] = of_split
-            lack = set(generator.sample(range(8), lacking))
-            whole = [
-                {image: encoded(picture(n)), "height": 12}
-                | ({label: c + (first or 0)} if label and i not in lack else {})
-                for i, (n, c) in enumerate(of_split)
-            ]
-            shards = choose([1, 3])
-            ending = choose(["", ".tfrecord", ".gz"])
-            for shard in range(shards):
-                write_records(
-                    folder / f"{split}-{shard}-of-{shards}{ending}",
-                    whole[shard * 8 // shards : (shard + 1) * 8 // shards],
-                    choose([None, "GZIP", "ZLIB"]),
-                )
-        (folder / "labels.txt").write_text("cat\ndog\n")
-        options = {"first_label": first}
-        if image == "photo":
-            options["image_feature"] = image
-        if label and choose([True, False]):
-            options["label_feature"] = label
-        path = choose(["{split}-*", "{split}*-of-*", "train-*", ""])
-        named = {"name": f"tfrecord:{folder}/{path}"}
-        split = choose(["train", "test"]) if "{" in path else "train"
-        try:
-            source = datasets.source(
-                split=split, reading=Reading(**options), **named
-            )
-        except errors.UserError as error:
-            # Each reason that an error may have.
-            reasons = {
-                "several splits": path == "",
-                f"{lacking} of 8 records": lacking > 0,
-                f"{8 - lacking} of 8 records": lacking > 0,
-                f"no feature {label!r} in the first": lacking > 0,
-                f"label_feature={label}": "label_feature" not in options
-                and label in ("target", "cow"),
-            }
-            assert any(
-                holds and reason in str(error)
-                for reason, holds in reasons.items()
-            ), error
-            outcomes.add("refused")
-            continue
-        assert path and not lacking
-        images = {np.asarray(picture(n)).tobytes(): n for n in range(8)}
-        got = [
-            (images[e["image"].tobytes()], e.get("label")) for e in read(source)
-        ]
-        expected = written[split]
-        if not label:
-            assert not source.info.has_labels
-            expected = [(n, None) for n, _ in expected]
-        assert got == expected
-        outcomes.add(label)
-    assert outcomes > {"refused", "label", "target", None}

@@ -44,8 +44,7 @@ def test_a_folder(folder, tmp_path):
     labelled = source.labelled()
     assert sorted(labelled.labels()) == [0, 0, 0, 1, 1, 1]
     assert not labelled.info.unlabelled and labelled.labelled() is labelled
-    # As before; a class of that name is warned of.
-    assert len(_open(name, Reading()).info.label_names) == 3
+    refused("unlabelled=own_views", name=name)
 
 
 def test_images_beside_the_folders(tmp_path, capsys):
@@ -54,14 +53,8 @@ def test_images_beside_the_folders(tmp_path, capsys):
     name = f"folder:{tmp_path}"
     source = _open(name)
     assert _by_name(source)["stray.png"] == -1
-    assert not _open(name, Reading()).info.has_labels
-    assert "unlabelled=own_views" in capsys.readouterr().err
-
-
-def test_a_class_named_unlabelled_is_warned_of(tmp_path, capsys):
-    class_folders(tmp_path, ("cat", "unlabelled"))
-    _open(f"folder:{tmp_path}", Reading())
-    assert "unlabelled=own_views" in capsys.readouterr().err
+    assert "are read as classes" not in capsys.readouterr().err
+    refused("unlabelled=own_views", name=name)
 
 
 def test_images_held_out_have_labels(tmp_path):
@@ -158,7 +151,7 @@ def test_records(labels, options, expected, tmp_path):
     ("labels", "reading", "message"),
     [
         ([0, -2, 1], _OWN, "have a label below 0"),
-        ([None, 0, 1], _OWN, "to it with unlabelled=own_views"),
+        ([None, 0, 1], _OWN, "unlabelled=own_views with label_feature"),
         (
             [None, None],
             Reading(unlabelled="own_views", label_feature="label"),

@@ -145,23 +145,13 @@ def test_bytes_are_decoded_as_by_pillow_or_refused(encoder, exif):
     module = serving_module.ServingModule(encoder, exif=exif)
     contents = tf.constant([content for _, content in files.values()])
     images, oks = tf.function(module._decode)(contents)
-    # TensorFlow itself fails on these.
-    damaged = {
-        "BMP 2 bits",
-        "BMP 32 bits, other masks",
-        "GIF fewer colours than indices",
-    }
     for name, image, ok in zip(files, images, oks, strict=True):
-        others = odd_images.OF_PILLOW | damaged
-        assert ok == (
-            name.startswith(odd_images.NATIVE) and name not in others
-        ), name
+        is_text = exif == "apply" and "EXIF in a" in name and "text" in name
+        assert ok == (odd_images.is_native(name) and not is_text), name
         if ok:
             pixels = odd_images.by_pillow(files[name][1], exif == "apply")
             scaled = preprocessing.resize_and_crop(pixels[np.newaxis], SIZE)
-            error = np.abs(image - scaled[0]).max() * 255
-            limit = 1.001 if name.startswith("JPEG ") else 0.001
-            assert error < limit, name
+            assert np.abs(image - scaled[0]).max() < 1e-5, name
 
 
 def test_floats_out_of_range_are_refused(signatures):
@@ -191,15 +181,13 @@ def test_a_damaged_image_does_not_fail_its_batch(encoder, served):
     assert not out["garbage"].any()
 
 
-def test_gray_and_animated_images_are_decoded(encoder, signatures):
+def test_gray_images_are_decoded(encoder, signatures):
     gray = make_images(1)[0, :, :, :1]
-    frames = [make_images(1)[0], make_images(1, seed=1)[0]]
-    data = [tf.io.encode_png(gray).numpy(), _gif(frames)]
+    data = [tf.io.encode_png(gray).numpy(), _gif(make_images(2))]
     served = signatures["serving_bytes"](bytes=tf.constant(data))
-    assert served["ok"].numpy().all()
-    first = tf.io.decode_gif(data[1])[0]
-    expected = _expected(encoder, [np.repeat(gray, 3, -1), first])
-    np.testing.assert_allclose(served["embedding"], expected, atol=1e-5)
+    assert served["ok"].numpy().tolist() == [True, False]
+    expected = _expected(encoder, [np.repeat(gray, 3, -1)])
+    np.testing.assert_allclose(served["embedding"][:1], expected, atol=1e-5)
 
 
 def _gif(frames):
@@ -231,9 +219,8 @@ def _png(width, height, data=b""):
 def _resized(encoded, places, size=65_500):
     """Overwrites the size in a header, at `places` of 2 bytes."""
     encoded = bytearray(encoded)
-    order = ">H" if encoded[:2] == b"\xff\xd8" else "<H"
     for place in places:
-        struct.pack_into(order, encoded, place, size)
+        struct.pack_into(">H", encoded, place, size)
     return bytes(encoded)
 
 
@@ -241,16 +228,8 @@ def _bombs():
     image = make_images(1)[0]
     jpeg = tf.io.encode_jpeg(image).numpy()
     frame = jpeg.index(b"\xff\xc0")  # Where a JPEG says its size.
-    gif = _gif([image])
-    first = 13 + 3 * 2 ** ((gif[10] & 7) + 1)
-    while gif[first] == 0x21:  # What Pillow writes before it has one block.
-        first += 4 + gif[first + 2]
-    assert gif[first] == 0x2C
-    bmp, progressive = io.BytesIO(), io.BytesIO()
-    PIL.Image.fromarray(image).save(bmp, "BMP")
+    progressive = io.BytesIO()
     PIL.Image.fromarray(image).save(progressive, "JPEG", progressive=True)
-    grey = bytearray(odd_images.files()["BMP grey of Pillow"][1])
-    grey[46:50] = struct.pack("<I", 2**29)
     scans = progressive.getvalue()
     scan = scans[scans.rindex(b"\xff\xda") : -2]
     return {
@@ -259,15 +238,8 @@ def _bombs():
         "png 2^31 - 1": _png(2**31 - 1, 2**31 - 1),
         "png that is all there": _png(1200, 1200, bytes(1200 * 3601)),
         "jpeg 65,500 x 65,500": _resized(jpeg, [frame + 5, frame + 7]),
-        "gif whose screen is large": _resized(gif, [6, 8]),
-        "gif whose image is large": _resized(gif, [first + 5, first + 7]),
-        "bmp 100,000 x 100,000": bmp.getvalue()[:18]
-        + struct.pack("<ii", 100_000, 100_000)
-        + bmp.getvalue()[26:],
-        "bmp from the top down": bmp.getvalue()[:18]
-        + struct.pack("<ii", 100_000, -100_000)
-        + bmp.getvalue()[26:],
-        "bmp of 2^29 colours": bytes(grey),
+        "png of 512 MiB more": _png(8, 8, bytes(8 * 25 + (1 << 29))),
+        "gif": _gif([image, image]),
     }
 
 
@@ -279,10 +251,8 @@ def _malformed_files(count):
     good = [
         tf.io.encode_jpeg(image).numpy(),
         tf.io.encode_png(image).numpy(),
-        _gif([image, image]),
         odd["JPEG EXIF 6, big endian"][1],
-        odd["PNG EXIF in a compressed text"][1],
-        odd["BMP grey of Pillow"][1],
+        odd["PNG EXIF 6"][1],
     ]
     files = [(bomb, False) for bomb in _bombs().values()]
     while len(files) < count:

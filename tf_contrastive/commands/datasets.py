@@ -1,4 +1,4 @@
-"""`datasets`: lists the datasets; shows one, packs it, or plans its hosts."""
+"""`datasets`: lists the datasets, shows one, or packs it."""
 
 import dataclasses
 import os
@@ -6,18 +6,7 @@ from typing import Any, ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.checks import (
-    POSITIVE_NUMBERS,
-    positive_integers,
-    read_counts,
-    read_numbers,
-)
-from tf_contrastive.config.data import (
-    INPUT_SHARDINGS,
-    Data,
-    Reading,
-    split_name,
-)
+from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset import (
     DATASETS,
     PACK_FILE_IMAGES,
@@ -54,7 +43,7 @@ class Packing:
         "folder to write the images of `dataset` to, as TFRecord files; an"
         " interrupted command is repeated",
     )
-    dataset: str = option("", "dataset to pack or plan", check=dataset_name)
+    dataset: str = option("", "dataset to pack", check=dataset_name)
     pack_encoding: str = option(
         "auto",
         "how images are packed; auto: JPEGs that are not shrunk unchanged,"
@@ -75,41 +64,8 @@ class Packing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Planning:
-    """What each of several hosts reads of a dataset's files in an epoch."""
-
-    plan_hosts: str = option(
-        "",
-        "comma-separated numbers of hosts that are to train on `dataset`, or"
-        " on files of `plan_sizes`",
-        check=positive_integers("16,64", distinct=True),
-    )
-    plan_sizes: str = option(
-        "",
-        "text file of files to plan that need not exist, in lines of"
-        " IMAGES,BYTES or IMAGES,BYTES,FILES",
-    )
-    plan_bandwidths: str = option(
-        "100,1000",
-        "megabytes per second that a host reads, one or several",
-        check=POSITIVE_NUMBERS,
-    )
-    batch_size: int = option(
-        4096, "images of the global batch of the plan", minimum=2
-    )
-    shuffle_buffer: int = option(
-        Data.shuffle_buffer, "as of pretrain, for the plan", minimum=1
-    )
-    input_sharding: str = option(
-        Data.input_sharding,
-        "as of pretrain, for the plan",
-        choices=INPUT_SHARDINGS,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class Datasets(Command):
-    """List the datasets, show one, pack one, or plan the input of N hosts."""
+    """List the datasets, show one, or pack one."""
 
     COMMON: ClassVar = (
         "show",
@@ -120,10 +76,6 @@ class Datasets(Command):
         "pack",
         "pack_encoding",
         "pack_side",
-        "plan_hosts",
-        "plan_sizes",
-        "plan_bandwidths",
-        "batch_size",
         "csv_label_column",
         "label_feature",
         "test_fraction",
@@ -132,44 +84,27 @@ class Datasets(Command):
 
     listing: Listing = group(Listing())
     packing: Packing = group(Packing())
-    planning: Planning = group(Planning())
     reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
-        dataset, sizes = self.packing.dataset, self.planning.plan_sizes
-        tasks = {
-            "pack": self.packing.pack,
-            "show": self.listing.show,
-            "plan_hosts": self.planning.plan_hosts,
-        }
-        given = [arg(name, value) for name, value in tasks.items() if value]
-        if len(given) > 1:
-            raise UserError(f"{' and '.join(given)}: set one of them")
-        if self.planning.plan_hosts:
-            if bool(dataset) == bool(sizes):
-                raise UserError(
-                    f"{given[0]}: set either {arg('dataset')}, to plan its"
-                    f" files, or {arg('plan_sizes')}"
-                )
-        elif sizes:
+        dataset, folder = self.packing.dataset, self.packing.pack
+        if folder and self.listing.show:
             raise UserError(
-                f"{arg('plan_sizes', sizes)}: set {arg('plan_hosts')}, too"
+                f"{arg('pack', folder)} and {arg('show', self.listing.show)}:"
+                " set one of them"
             )
-        elif bool(self.packing.pack) != bool(dataset):
+        if bool(folder) != bool(dataset):
             raise UserError(
-                f"{arg('pack', self.packing.pack)} and"
-                f" {arg('dataset', dataset)}: set both, the folder to write and"
-                " the dataset to read"
+                f"{arg('pack', folder)} and {arg('dataset', dataset)}: set"
+                " both, the folder to write and the dataset to read"
             )
 
 
 def run(options: Datasets) -> int:
-    """Lists datasets, writes a contact sheet, packs or plans; returns 0."""
+    """Lists datasets, writes a contact sheet, or packs; returns 0."""
     if options.packing.pack:
         print(_pack(options))
-    elif options.planning.plan_hosts:
-        _plan(options)
     elif options.listing.show:
         _show(options)
     else:
@@ -225,36 +160,6 @@ def _pack(options: Datasets) -> str:
         f" of quality 95, {ways['png']:,} as PNG without loss: read them by"
         f" --dataset=packed:{chosen.pack}"
     )
-
-
-def _plan(options: Datasets) -> None:
-    """Prints what hosts read, for each number of hosts, and what to do."""
-    from tf_contrastive.datasets import Order, host_plan
-
-    chosen = options.planning
-    if chosen.plan_sizes:
-        source, sizes = host_plan.from_table(chosen.plan_sizes)
-    else:
-        source = _open(options, options.packing.dataset)
-        sizes = host_plan.file_sizes(source)
-    order = Order(
-        chosen.batch_size,
-        shuffle_buffer=chosen.shuffle_buffer,
-        sharding=chosen.input_sharding,
-    )
-    count, speeds = source.info.num_examples, chosen.plan_bandwidths
-    print(
-        f"{source.info.name}: {count:,} images in {len(sizes):,} files of"
-        f" {sizes.sum() / 1e9:,.1f} GB, batches of {chosen.batch_size:,}\n"
-    )
-    loads = [
-        host_plan.plan(source, sizes, hosts, order)
-        for hosts in read_counts(chosen.plan_hosts)
-    ]
-    print(host_plan.format_loads(loads, read_numbers(speeds)))
-    for load in loads:
-        if advice := host_plan.advise(count, load):
-            terminal.warning(advice)
 
 
 def _show(options: Datasets) -> None:

@@ -103,15 +103,15 @@ class Reading:
     )
     csv_path_column: str = option(
         "",
-        "column of a CSV file that has the paths, by its name in the header or"
-        " its number from 1; empty: found by its name, else by its content",
+        "column of a CSV file that has the paths; empty: path, image, file or"
+        " filename",
         check=name_in_list,
         family="reading_options",
     )
     csv_label_column: str = option(
         "",
-        "column of a CSV file that has the labels; empty: found by its name,"
-        " else the only other one",
+        "column of a CSV file that has the labels; empty: label, class or"
+        f" target; {NO_FEATURE}: read no labels",
         family="reading_options",
     )
     label_feature: str | None = option(
@@ -330,8 +330,8 @@ def check_pillow(data: Data, on_pod: bool) -> None:
         others = "a data service" if data.data_service else "this TPU"
         raise UserError(
             f"{data.dataset} has images that Python decodes, such as WebP,"
-            f" TIFF or BMP with a palette, and the hosts of {others} do not run"
-            " it: convert them to JPEG or PNG"
+            f" TIFF or GIF, and the hosts of {others} do not run it: convert"
+            " them to JPEG or PNG"
         )
 
 

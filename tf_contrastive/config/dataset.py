@@ -1,7 +1,7 @@
 """Datasets: how each is named, the options in its name, and facts about it.
 
 A name is that of a declaration below, or one of TensorFlow Datasets, of which
-some facts are known, too. `datasets.opening` has the function that opens each.
+some facts are known, too. A declaration names the function that opens it.
 """
 
 import dataclasses
@@ -127,6 +127,8 @@ class DatasetDeclaration:
     Attributes:
       name: the name's first part.
       form: a whole name; of those with options an example.
+      opener: MODULE:FUNCTION of (name, the declaration read from it, split,
+        `datasets.source.Access`) -> source. It is imported late.
       facts: about its images.
       has_fixed_splits: whether `test_fraction` has no effect, and is refused.
         Otherwise it makes splits, here or in the dataset of the images.
@@ -135,6 +137,7 @@ class DatasetDeclaration:
 
     name: ClassVar[str]
     form: ClassVar[str]
+    opener: ClassVar[str]
     facts: ClassVar[Facts] = Facts()
     has_fixed_splits: ClassVar[bool] = True
     has_features: ClassVar[bool] = False
@@ -149,6 +152,7 @@ class Prepared(DatasetDeclaration):
     """Any prepared dataset of TensorFlow Datasets, such as cifar10."""
 
     name = form = "NAME"
+    opener = "tf_contrastive.datasets.tfds_source:open_tfds"
     has_features = True
 
     @classmethod
@@ -168,6 +172,7 @@ class Own(DatasetDeclaration):
 
     name = "module"
     form = "module:name"
+    opener = "tf_contrastive.datasets.own_data:own_data"
 
     part: str
 
@@ -182,6 +187,7 @@ class Digits(DatasetDeclaration):
     """1,797 handwritten digits of 8x8 pixels, embedded."""
 
     name = form = "digits"
+    opener = "tf_contrastive.datasets.array_source:digits"
     facts = Facts(10, 8, _gray(0.3058, 0.3761), flip=False)
 
     classes: int = 10
@@ -217,14 +223,16 @@ class Folder(AtPath):
 
     name = "folder"
     form = "folder:PATH"
+    opener = "tf_contrastive.datasets.folders:open_folder"
     has_fixed_splits = False
 
 
 class CSV(AtPath):
-    """Lines of path,label, or of paths."""
+    """A table with columns path and, optionally, label and split."""
 
     name = "csv"
     form = "csv:PATH"
+    opener = "tf_contrastive.datasets.tables:open_table"
     has_fixed_splits = False
 
 
@@ -233,6 +241,7 @@ class Packed(AtPath):
 
     name = "packed"
     form = "packed:FOLDER"
+    opener = "tf_contrastive.datasets.packing:packed"
 
 
 class TFRecord(AtPath):
@@ -240,6 +249,7 @@ class TFRecord(AtPath):
 
     name = "tfrecord"
     form = "tfrecord:GLOB"
+    opener = "tf_contrastive.datasets.tfrecord:tfrecord"
     has_features = True
 
 
@@ -316,6 +326,7 @@ def _of(help: str) -> Any:
 class OfClasses(WithOptions):
     """Some classes of another dataset, in the order of their labels."""
 
+    opener = "tf_contrastive.datasets.subsets:of_classes"
     of: ClassVar[str]
     classes: ClassVar[tuple[str, ...]]
 
@@ -365,6 +376,7 @@ class Subset(WithOptions):
 
     name = "subset"
     form = "subset:fraction=0.1,of=cifar10"
+    opener = "tf_contrastive.datasets.subsets:subset"
     has_fixed_splits = False
 
     fraction: float = option(
@@ -384,6 +396,7 @@ class MultiDigits(WithOptions):
 
     name = "multidigits"
     form = "multidigits:count=4,placement=grid"
+    opener = "tf_contrastive.datasets.digit_canvases:multidigits"
     facts = Facts(10, flip=False)
 
     count: int = option(1, "digits per image", minimum=1, maximum=64)
@@ -448,6 +461,7 @@ class DigitOnImage(WithOptions):
 
     name = "digit_on_image"
     form = "digit_on_image:unique=16,of=cifar10"
+    opener = "tf_contrastive.datasets.digit_canvases:digit_on_image"
     has_fixed_splits = False
 
     unique: int = option(
@@ -484,6 +498,7 @@ class RandBit(WithOptions):
 
     name = "randbit"
     form = "randbit:bits=5,of=cifar10"
+    opener = "tf_contrastive.datasets.random_bits:randbit"
     has_fixed_splits = False
 
     bits: int = option(10, "channels, each 0 or 1", maximum=32)
@@ -500,6 +515,7 @@ class KBits(WithOptions):
 
     name = "kbits"
     form = "kbits:bits=5"
+    opener = "tf_contrastive.datasets.random_bits:kbits"
     facts = Facts(side=32)
 
     bits: int = option(4, "channels, each 0 or 1", minimum=1, maximum=32)

@@ -7,10 +7,11 @@ from tf_contrastive.datasets.array_source import from_arrays
 from tf_contrastive.datasets.color_statistics import channel_statistics
 from tf_contrastive.datasets.contact_sheet import contact_sheet
 from tf_contrastive.datasets.data_service import DataService
-from tf_contrastive.datasets.image_files import find_images
+from tf_contrastive.datasets.decoding import without_python
+from tf_contrastive.datasets.folders import find_images
+from tf_contrastive.datasets.image_files import from_paths
 from tf_contrastive.datasets.opening import (
     from_folder,
-    from_paths,
     load,
     name_unreadable,
     source,
@@ -66,4 +67,5 @@ __all__ = [
     "steps_per_epoch",
     "training_batches",
     "view_batches",
+    "without_python",
 ]

@@ -2,12 +2,11 @@
 
 The set of views is that of a run without the service. If a worker is killed,
 runs wait until it is back at its port; the examples that it had taken are
-missing from the epoch. If the dispatcher dies, or a worker with its host,
-TensorFlow would wait forever: the run ends.
+missing from the epoch. If the dispatcher dies, TensorFlow would wait forever:
+the run ends.
 """
 
 import collections
-import contextlib
 import math
 import socket
 import threading
@@ -15,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable
 
-import grpc
 import numpy as np
 import tensorflow as tf
 
@@ -26,10 +24,8 @@ from tf_contrastive.datasets.sampler import Stream
 # In seconds.
 _CONNECT_TIMEOUT = 10
 _CHECK_EVERY = 1  # During a run.
-_CHECK_WORKERS_EVERY = 5
 LOST_AFTER = 60  # Without an answer of the dispatcher.
 STALLED_AFTER = 120  # Without a batch that is awaited.
-_LIST_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # Of images in memory, which the check would copy.
 _MAX_CHECKED_BYTES = 100_000_000
@@ -40,24 +36,6 @@ def _connect(address: str) -> None:
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     target = host.strip("[]"), int(port)
     socket.create_connection(target, _CONNECT_TIMEOUT).close()
-
-
-def _silent_worker(dispatcher: str) -> str | None:
-    """Returns the address of a worker that does not answer, if there is one."""
-    options = [("grpc.enable_http_proxy", 0)]
-    target = dispatcher.removeprefix("grpc://")
-    with (
-        contextlib.suppress(grpc.RpcError),
-        grpc.insecure_channel(target, options) as channel,
-    ):
-        listed = channel.unary_unary(_LIST_WORKERS)(b"", _CONNECT_TIMEOUT)
-        # A list of workers with addresses is written as one of jobs with names.
-        for worker in tf.train.ClusterDef.FromString(listed).job:
-            try:
-                _connect(worker.name)
-            except OSError:
-                return worker.name
-    return None
 
 
 class DataService:
@@ -71,12 +49,8 @@ class DataService:
     def __init__(self, address: str) -> None:
         self.address = address
         self.lost: str | None = None
-        self._last_answer = self._last_check = time.monotonic()
-        # Since when a batch is awaited; a worker that did not answer meanwhile,
-        # or earlier in the epoch: TensorFlow may still wait for its answer.
-        self._awaited: float | None = None
-        self._silent: str | None = None
-        self._stalled = False
+        self._last_answer = time.monotonic()
+        self._awaited: float | None = None  # Since when a batch is awaited.
         self._lock = threading.Lock()
         self._examples: collections.Counter[int] = collections.Counter()
         self._first, self._done, self._total = 0, 0, 0
@@ -103,10 +77,8 @@ class DataService:
 
     def _add(self, epoch: int, count: int) -> None:
         with self._lock:
-            if not self._examples[int(epoch)]:
-                self._silent = None
             self._examples[int(epoch)] += int(count)
-        self._awaited, self._stalled = None, False
+        self._awaited = None
 
     def batches(
         self, stream: Stream, make: Callable[[tf.data.Dataset], tf.data.Dataset]
@@ -165,7 +137,7 @@ class DataService:
             tf.numpy_function(self._watch, [number], [])
             return batches.take(0)
 
-        self._last_answer = self._last_check = time.monotonic()
+        self._last_answer = time.monotonic()
         # Asks before each batch.
         asks = tf.data.Dataset.counter().map(asked)
         batches = tf.data.Dataset.zip((asks, batches)).map(lambda _, x: x)
@@ -196,27 +168,13 @@ class DataService:
                 " address, which resumes the run"
             )
             raise
-        now = time.monotonic()
-        if now - self._last_check >= _CHECK_WORKERS_EVERY:
-            self._last_check = now
-            self._silent = _silent_worker(self.address) or self._silent
-        awaited = self._awaited
-        if awaited is None or now - awaited < STALLED_AFTER:
-            return
-        if self._silent:
-            self.lost = (
-                f"{given}: no batch came for {STALLED_AFTER} s, and its worker"
-                f" {self._silent} did not answer here: restart it at its port,"
-                " by launch/data_service with --host=NAME, and repeat this"
-                " command, which resumes the run"
-            )
-            raise ConnectionError(self.lost)
-        if not self._stalled:
-            self._stalled = True
+        awaited = self._awaited  # Another thread may reset it.
+        if awaited is not None and time.monotonic() - awaited >= STALLED_AFTER:
+            self._awaited = None
             terminal.warning(
-                f"{given}: no batch came for {STALLED_AFTER} s, and all of its"
-                " workers answer: start more of them, unless the views take"
-                " that long"
+                f"{given}: no batch came for {STALLED_AFTER} s: restart a"
+                " worker that was lost with its host at its port, by"
+                " launch/data_service with --host=NAME, or start more of them"
             )
 
 

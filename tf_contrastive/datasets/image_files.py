@@ -1,28 +1,22 @@
-"""Image files, which folders and lists name: their records and decoding.
+"""Image files that a listing names: opened after a look at each.
 
-A record is a path and its label, if any; files are read when they are decoded,
-so that any number of them is shuffled as a whole.
+A record is a path, what the look found, and its label, if any; files are read
+when they are decoded, so that any number of them is shuffled as a whole.
 """
 
 import dataclasses
 import functools
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import (
-    absent_files,
-    decoding,
-    split_spec,
-    verified_files,
-)
-from tf_contrastive.datasets.names import Names
+from tf_contrastive.datasets import decoding, looking, paths, split_spec
+from tf_contrastive.datasets.listing import Listing, few
+from tf_contrastive.datasets.looking import JPEG, PILLOW, PNG
 from tf_contrastive.datasets.source import (
     Access,
     Info,
@@ -31,178 +25,147 @@ from tf_contrastive.datasets.source import (
     in_memory,
 )
 
-NO_EXTENSION = "without extension"
 
+def _decode(record: Record, ways: tuple[int, ...], turn: bool) -> Record:
+    """Decodes the file of a record.
 
-class ImageFiles(NamedTuple):
-    """The image files of a split.
-
-    Attributes:
-      place: the folder, or the list.
-      paths: of the files.
-      names: of the files, which do not depend on where the place is.
-      order: of slices, int [n].
-      found: rows of `Info.found`.
-      labels: int [n], or None.
-      label_names: a name per class, or ().
-      num_classes: number of classes, if they have no names.
-      listed_in: the folder that relative paths of a list start at; None: the
-        files were found in a folder, so that none is absent.
+    Args:
+      record: its `path`, `way`, `turn` and `size`, and maybe `label` and
+        `halvings`.
+      ways: those that the records have.
+      turn: whether any image may be turned.
     """
-
-    place: str
-    paths: Sequence[str]
-    names: Sequence[str]
-    order: np.ndarray
-    found: tuple[tuple[str, str], ...]
-    labels: Sequence[int] | np.ndarray | None = None
-    label_names: tuple[str, ...] = ()
-    num_classes: int | None = None
-    listed_in: str | None = None
-
-
-def is_image(name: str) -> bool:
-    """Whether a file's name has the extension of an image."""
-    return name.lower().endswith(decoding.extensions())
-
-
-def find_images(path: str) -> list[str]:
-    """Returns the image files at a path: itself, or those in a folder.
-
-    Raises:
-      UserError: if there are none.
-    """
-    path = os.path.expanduser(path)
-    if not tf.io.gfile.isdir(path):
-        if not tf.io.gfile.exists(path):
-            raise errors.UserError(f"there is no file or folder {path}")
-        return [path]
-    # It imports this module.
-    from tf_contrastive.datasets import image_folders
-
-    paths = [
-        os.path.join(content.path, name)
-        for content in image_folders.walk(path)
-        for name in content.files
-        if is_image(name)
-    ]
-    if not paths:
-        raise errors.UserError(
-            f"{path} has no images: use {', '.join(decoding.formats())} files"
-        )
-    return sorted(paths)
-
-
-def counts(values: Iterable[str], most: int = 5) -> str:
-    """Counts values, such as "12 .jpg, 3 .png"."""
-    counted = Counter(values).most_common()
-    few = ", ".join(f"{count:,} {value}" for value, count in counted[:most])
-    return few + ", ..." * (len(counted) > most)
-
-
-def few(names: Iterable[str], most: int = 3) -> str:
-    """Joins names, at most some of them."""
-    every = list(names)
-    return ", ".join(every[:most]) + ", ..." * (len(every) > most)
-
-
-def without_label(number: int, total: int) -> str:
-    """Says how many images lack a label; empty: none does."""
-    return f"{number:,} of {total:,} images" * bool(number)
-
-
-def extension(name: str) -> str:
-    """Returns a file's extension, in words."""
-    return os.path.splitext(name)[1].lower() or NO_EXTENSION
-
-
-def holds_out(split: str, reading: Reading) -> bool:
-    """Whether a split is made of data that have only train."""
-    is_made = split_spec.parse(split)[0] in ("train", "test")
-    return reading.test_fraction > 0 and is_made
-
-
-def _decode(record: Record, decoder: Callable[..., tf.Tensor]) -> Record:
     contents = tf.io.read_file(record["path"])
-    image = decoder(contents, halvings=record.get("halvings"))
+    by_way = {
+        JPEG: lambda: decoding.decode_jpeg(contents, record.get("halvings")),
+        PNG: lambda: decoding.decode_png(contents),
+        PILLOW: lambda: decoding.pillow(contents, turn),
+    }
+    image = by_way[ways[0]]()
+    if len(ways) > 1:
+        branches = [by_way[way] for way in ways]
+        place = tf.searchsorted(ways, [tf.cast(record["way"], tf.int32)])[0]
+        image = tf.switch_case(place, branches)
+    image.set_shape([None, None, 3])
+    if turn and ways != (PILLOW,):
+        image = decoding.upright(image, tf.cast(record["turn"], tf.int32))
     example = {"image": image}
     return example | {k: record[k] for k in ("label",) if k in record}
 
 
-def source(
-    name: str, split: str, access: Access, files: ImageFiles, held_out: bool
+def open_listing(
+    name: str, split: str, access: Access, listing: Listing
 ) -> Source:
-    """Takes the files of a split, leaves out unreadable ones.
+    """Opens the files of a listing, without unreadable ones.
 
-    With `held_out` the files are those of train and of test.
+    Raises:
+      UserError: if too many are unreadable, or absent.
     """
     reading = access.reading
-    every, labels = Names.of(files.paths), files.labels
-    rows = {} if labels is None else {"label": np.array(labels, np.int64)}
-    order = files.order
-    upright = reading.exif == "apply"
-
-    def verified(paths: Names) -> decoding.Found:
-        return verified_files.read_sizes(
-            paths,
-            reading.max_image_pixels,
-            upright,
-            files.place,
-            access.verify_all,
-        )
-
-    everything = None
-    if held_out:
+    look = functools.partial(
+        looking.at_files,
+        place=listing.place,
+        reading=reading,
+        look_again=access.verify_all,
+    )
+    total, every = len(listing.paths), None
+    names = paths.texts(listing.names)
+    order = np.arange(total)
+    if listing.is_mixed or listing.holds_out:
+        by_names = split_spec.random_order(names)
+        order = by_names if listing.is_mixed else order
+    if listing.holds_out:
         test = split_spec.held_out(
-            split_spec.random_order(files.names),
-            rows.get("label"),
-            reading.test_fraction,
+            by_names, listing.labels, reading.test_fraction
         )
-        everything = verified(every)
-        test = split_spec.without_copies(test, everything.digests)
+        every = look(paths.Paths(listing.paths))
+        test = split_spec.without_copies(test, every.digests)
         order = order[test[order] == (split_spec.parse(split)[0] == "test")]
     start, stop = split_spec.bounds(split, len(order))
     taken = np.sort(order[start:stop])
-    rows = {key: row[taken] for key, row in rows.items()}
-    paths = every.take(taken)
-    found = everything.select(taken) if everything else verified(paths)
-    absent: list[str] = []
-    if files.listed_in is not None:
-        is_absent = absent_files.check(
-            name, files.listed_in, paths, ~found.readable, reading
-        )
-        absent = list(paths.take(np.flatnonzero(is_absent)))
-        present = np.flatnonzero(~is_absent)
-        found, paths = found.select(present), paths.take(present)
-        rows = {key: row[present] for key, row in rows.items()}
-    rows["size"] = found.sizes
-    good, shape, bad = decoding.check(name, paths, found, reading)
-    kept = {key: row[good] for key, row in rows.items()}
-    about = (("files", found.counts()), *files.found)
-    if absent:
-        about = (*about, ("absent_files", f"{len(absent):,}: {few(absent)}"))
-    if "label" in rows:
-        lost = np.setdiff1d(
-            rows["label"], [-1, *np.unique(kept["label"])]
-        ).tolist()
-        names = files.label_names
-        if lost:
-            terminal.warning(
-                f"{name}: no image can be read of {len(lost)} of the classes,"
-                f" such as {names[lost[0]] if names else lost[0]}"
-            )
+    del order
+    chosen = paths.Paths(listing.paths.take(taken))
+    labels = None if listing.labels is None else listing.labels[taken]
+    found = every.select(taken) if every else look(chosen)
+    if listing.base is not None:
+        _check_absent(name, listing.base, chosen, found, reading)
+    good, shape, bad = looking.check(name, chosen, found, reading)
+    found = found.select(good)
+    rows = {"size": found.sizes, "way": found.ways, "turn": found.turns}
+    if labels is not None:
+        rows["label"] = labels[good]
+        _tell_lost(name, labels, rows["label"], listing.classes)
+    about = {"files": found.counts()} | listing.found
     info = Info(
         name,
         split,
         len(good),
-        files.num_classes or len(files.label_names) or None,
+        listing.num_classes or len(listing.classes) or None,
         shape,
-        files.label_names,
-        (*absent, *bad),
-        unlabelled="label" in kept and bool((kept["label"] < 0).any()),
+        listing.classes,
+        bad,
+        unlabelled=labels is not None and bool((rows["label"] < 0).any()),
         by_pillow=found.by_pillow,
-        found=about,
+        found=tuple(item for item in about.items() if item[1]),
     )
-    decode = functools.partial(_decode, decoder=found.decoder(upright))
-    whole = in_memory(kept, decode, info, paths=paths.take(good))
-    return dataclasses.replace(whole, digests=found.digests[good])
+    ways = tuple(np.unique(found.ways).tolist())
+    is_turned = reading.exif == "apply" and (
+        PILLOW in ways or bool((found.turns > 1).any())
+    )
+    decode = functools.partial(_decode, ways=ways, turn=is_turned)
+    whole = in_memory(rows, decode, info, paths=chosen.take(good))
+    return dataclasses.replace(whole, digests=found.digests)
+
+
+def _check_absent(
+    name: str,
+    base: str,
+    chosen: Sequence[str],
+    found: looking.Found,
+    reading: Reading,
+) -> None:
+    """Raises `UserError` if most files of a table do not exist."""
+    is_absent = ~found.readable & (found.formats == looking.ABSENT)
+    rows = np.flatnonzero(is_absent)
+    if len(rows) > min(reading.max_bad_images, len(chosen) // 2):
+        names = few([chosen[i] for i in rows[:4].tolist()])
+        raise errors.UserError(
+            f"{name}: {len(rows):,} of {len(chosen):,} files do not exist"
+            f" ({names}): write whole names, with / between folders, from the"
+            f" folder of the table, {base or '.'}"
+        )
+
+
+def _tell_lost(
+    name: str, labels: np.ndarray, kept: np.ndarray, classes: tuple[str, ...]
+) -> None:
+    """Warns of classes of which no image can be read."""
+    lost = np.setdiff1d(labels, [-1, *np.unique(kept)]).tolist()
+    if lost:
+        terminal.warning(
+            f"{name}: no image can be read of {len(lost)} of the classes, such"
+            f" as {classes[lost[0]] if classes else lost[0]}"
+        )
+
+
+def from_paths(files: list[str], reading: Reading) -> Source:
+    """Opens images by their paths, in order and without labels.
+
+    Any number of unreadable ones is left out, and reported.
+
+    Raises:
+      UserError: if none can be read.
+    """
+    every = dataclasses.replace(
+        reading, max_bad_images=len(files), test_fraction=0.0
+    )
+    # What is remembered of a folder's files must not become that of these.
+    place = f"paths in {os.path.dirname(files[0])}"
+    array = paths.array_of(files)
+    listing = Listing(place, array, array, {})
+
+    def no_other(name: str, split: str) -> Source:
+        raise NotImplementedError
+
+    access = Access(None, every, no_other)
+    return open_listing("images", "train", access, listing)

@@ -2,47 +2,17 @@
 
 import dataclasses
 import functools
+import importlib
 import os
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import dataset
 from tf_contrastive.config.data import Data, Reading
-from tf_contrastive.datasets import image_files, split_spec, unreadable
-from tf_contrastive.datasets.array_source import digits
-from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
-from tf_contrastive.datasets.image_folders import folder
-from tf_contrastive.datasets.image_lists import csv_file
-from tf_contrastive.datasets.own_data import own_data
-from tf_contrastive.datasets.packing import packed
-from tf_contrastive.datasets.random_bits import kbits, randbit
+from tf_contrastive.datasets import split_spec, unreadable
 from tf_contrastive.datasets.source import Access, Info, Source
-from tf_contrastive.datasets.subsets import of_classes, subset
-from tf_contrastive.datasets.tfds_source import open_tfds
-from tf_contrastive.datasets.tfrecord import tfrecord
-
-# Declaration -> (name, the declaration read from it, split, access) -> source.
-OPENERS: dict[type[dataset.DatasetDeclaration], Callable[..., Source]]
-OPENERS = {
-    dataset.Digits: digits,
-    dataset.Folder: folder,
-    dataset.CSV: csv_file,
-    dataset.Packed: packed,
-    dataset.TFRecord: tfrecord,
-    dataset.Own: own_data,
-    dataset.Prepared: open_tfds,
-    dataset.Cifar2: of_classes,
-    dataset.ImageNet100: of_classes,
-    dataset.Subset: subset,
-    dataset.MultiDigits: multidigits,
-    dataset.DigitOnImage: digit_on_image,
-    dataset.RandBit: randbit,
-    dataset.KBits: kbits,
-}
 
 _READING = Reading()
 # What this process has opened, for `name_unreadable`: (name, split, data_dir,
@@ -89,8 +59,10 @@ def _open(
     declared = dataset.read(name)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
     access = Access(data_dir or None, reading, other, verify_all)
+    module, _, function = declared.opener.partition(":")
+    opener = getattr(importlib.import_module(module), function)
     try:
-        opened = OPENERS[type(declared)](name, declared, split, access)
+        opened = opener(name, declared, split, access)
     # TensorFlow's message may quote a record, which is no text.
     except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:
         raise errors.UserError(
@@ -158,26 +130,6 @@ def from_folder(
     """
     reading = Reading(**options)
     return source(f"folder:{os.fspath(path)}", split, reading=reading)
-
-
-def from_paths(paths: list[str], reading: Reading = _READING) -> Source:
-    """Opens images by their paths, in order and without labels.
-
-    Any number of unreadable ones is left out, and reported.
-
-    Raises:
-      UserError: if none can be read.
-    """
-    every = dataclasses.replace(
-        reading, max_bad_images=len(paths), test_fraction=0.0
-    )
-    access = Access(None, every, source)
-    # What is remembered of a folder's files must not become that of these.
-    place = f"paths in {os.path.dirname(paths[0])}"
-    images = image_files.ImageFiles(
-        place, paths, paths, np.arange(len(paths)), ()
-    )
-    return image_files.source("images", "train", access, images, False)
 
 
 def load(

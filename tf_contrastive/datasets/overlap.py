@@ -5,15 +5,13 @@ of a file. Copies are files, images of TFRecord files, or arrays, with the same
 bytes; those of other datasets are not read for this.
 """
 
-import functools
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from tf_contrastive.base import errors
-from tf_contrastive.datasets import split_spec, verified_files
+from tf_contrastive.datasets import paths, remembered, split_spec
 from tf_contrastive.datasets.source import Source
 
 # Copies from which a test split is refused, as a fraction of its images: its
@@ -230,7 +228,7 @@ def _digests(source: Source) -> np.ndarray | None:
     arrays = source.arrays or {}
     if source.decoded:
         images = arrays["image"].numpy()
-        return np.array([verified_files.digest(image) for image in images])
+        return np.array([remembered.digest(image) for image in images])
     is_made = source.files is None and source.paths is None
     return None if is_made else source.digests
 
@@ -238,23 +236,13 @@ def _digests(source: Source) -> np.ndarray | None:
 def _places(source: Source) -> _Places | None:
     """Returns where the images of a source are; None if that is not known."""
     if source.paths is not None:
-        paths = _real(source.paths)
-        numbers = np.arange(len(paths))
-        return _Places(paths, numbers, np.zeros_like(numbers))
+        names = list(paths.real(iter(source.paths)))
+        numbers = np.arange(len(names))
+        return _Places(names, numbers, np.zeros_like(numbers))
     if source.files is not None:
-        return _Places(_real(source.files.names), *source.files.positions())
+        names = list(paths.real(iter(source.files.names)))
+        return _Places(names, *source.files.positions())
     if source.digests is not None:
         zeros = np.zeros_like(source.digests)
         return _Places([""], zeros, source.digests)
     return None
-
-
-def _real(paths: Sequence[str]) -> list[str]:
-    """Returns local paths without links to their folders."""
-    folder = functools.cache(os.path.realpath)
-    return [
-        path
-        if "://" in path
-        else os.path.join(folder(os.path.dirname(path)), os.path.basename(path))
-        for path in paths
-    ]

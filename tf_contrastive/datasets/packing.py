@@ -9,7 +9,6 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,10 +17,9 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.dataset import PACK_FILE_IMAGES, Packed
 from tf_contrastive.datasets import (
     decoding,
-    image_headers,
+    looking,
     record_files,
     split_spec,
-    verified_files,
 )
 from tf_contrastive.datasets.source import (
     Access,
@@ -43,6 +41,7 @@ _FORM = {
     "examples": int,
     "num_classes": (int, type(None)),
     "label_names": [str],
+    "unlabelled": bool,
     "files": [{"name": str, "images": int}],
 }
 
@@ -96,14 +95,11 @@ def pack(
     }
     path = _manifest(folder, split)
     before = files.read_json(path, about | {"files": []}, _FORM)
-    # Version 0.2.0 wrote JPEGs only, and no images without a label.
-    defaults: dict[str, Any] = {"encoding": "jpeg", "unlabelled": False}
-    before = defaults | {"file_images": PACK_FILE_IMAGES} | before
     for key, value in about.items():
-        if before[key] != value:
+        if before.get(key) != value:
             raise errors.UserError(
-                f"{path} is of {key}={before[key]}, not {value}: choose another"
-                " folder, or delete it"
+                f"{path} is of {key}={before.get(key)}, not {value}: choose"
+                " another folder, or delete it"
             )
     parts = before["files"]
     files.remove_leftovers(folder)
@@ -125,10 +121,7 @@ def pack(
         parts.append(about_part | Counter(ways))
         files.write_json(path, about | {"files": parts})
         terminal.info(f"packed {done:,} of {info.num_examples:,} images")
-    # Version 0.2.0 did not write how; its images are JPEGs.
-    total = {way: sum(part.get(way, 0) for part in parts) for way in _WAYS}
-    total[_LOSSY] += info.num_examples - sum(total.values())
-    return total
+    return {way: sum(part.get(way, 0) for part in parts) for way in _WAYS}
 
 
 def _serialized(
@@ -185,17 +178,10 @@ def _encoded(
     same = tf.constant(False)
     if encoding != "png":
         is_whole = (shorter <= side) & (record.get("halvings", 0) == 0)
-        same = tf.cond(
-            is_whole & tf.io.is_jpeg(contents),
-            lambda: (
-                image_headers.is_native(contents)
-                & (image_headers.orientation(contents) == 1)
-            ),
-            lambda: False,
-        )
+        same = is_whole & _is_upright_jpeg(record, contents)
     lossy = tf.constant(encoding == "jpeg")
     if encoding == "auto":
-        lossy = image_headers.is_lossy(contents)
+        lossy = _is_lossy(contents)
     small = _shrunk(image, side)
     return tf.cond(
         same,
@@ -209,6 +195,33 @@ def _encoded(
             lambda: (tf.io.encode_png(small), _WAYS.index(_LOSSLESS)),
         ),
     )
+
+
+def _is_upright_jpeg(record: Record, contents: tf.Tensor) -> tf.Tensor:
+    """Whether TensorFlow decodes a JPEG, and does not turn it; bool []."""
+    if "way" in record:
+        is_jpeg = record["way"] == looking.JPEG
+        return is_jpeg & (record["turn"] == 1)
+    # Images in records are never turned.
+    return tf.cond(
+        decoding.starts(contents, decoding.JPEG_START),
+        lambda: tf.io.extract_jpeg_shape(contents)[2] < 4,
+        lambda: False,
+    )
+
+
+def _is_lossy(contents: tf.Tensor) -> tf.Tensor:
+    """Whether a file's bytes, string [], are of a lossy format; bool [].
+
+    Those are JPEG, AVIF, HEIC, and WebP but for its lossless kind. JPEG 2000
+    and TIFF count as lossless.
+    """
+    head = tf.strings.substr(contents, 0, 1 << 16)
+    is_heif = tf.strings.regex_full_match(head, r"\C{4}ftyp\C*")
+    is_webp = tf.strings.regex_full_match(head, r"RIFF\C{4}WEBP\C*")
+    is_lossless = tf.strings.regex_full_match(head, r"\C*VP8L\C*")
+    is_jpeg = decoding.starts(contents, decoding.JPEG_START)
+    return is_jpeg | is_heif | (is_webp & ~is_lossless)
 
 
 def _shrunk(image: tf.Tensor, side: int) -> tf.Tensor:
@@ -248,15 +261,8 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
             f"{manifest}: {counts.sum():,} of {about['examples']:,} images are"
             " packed: repeat the command that packs them"
         )
-    found_counts = verified_files.count_records(
-        paths, folder, access.verify_all
-    )
-    for path, expected, found in zip(paths, counts, found_counts, strict=True):
-        if found != expected:
-            raise errors.UserError(
-                f"{path} has {found:,} of {expected:,} images: copy it again,"
-                " or delete the folder and pack the images again"
-            )
+    advice = "copy it again, or delete the folder and pack the images again"
+    record_files.check_counts(paths, counts, folder, access.verify_all, advice)
     features = {"image": tf.io.FixedLenFeature([], tf.string)}
     if about["num_classes"] is not None:
         features["label"] = tf.io.FixedLenFeature([], tf.int64)
@@ -275,8 +281,8 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
         about["num_classes"],
         None,
         tuple(about["label_names"]),
-        unlabelled=about.get("unlabelled", False),
+        unlabelled=about["unlabelled"],
     )
     return in_files(
-        records.select(np.arange(start, stop)), decoding.decode_record, info
+        records.select(np.arange(start, stop)), decoding.decode_packed, info
     )

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors
 from tf_contrastive.config.data import Data, check_data_service
+from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.data_service import DataService
 from tf_contrastive.datasets.sampler import SAMPLERS, Order, Stream
 from tf_contrastive.datasets.source import Record, Source
@@ -113,12 +114,13 @@ def training_batches(
     stream = Stream(source, order, context)
     if service:
         check_data_service(service.address, order.sampler)
-        batches = service.batches(
-            stream,
-            lambda draws: _batches(
-                source, draws, views, stream.rows, whole=False
-            ),
-        )
+        with decoding.without_python():
+            batches = service.batches(
+                stream,
+                lambda draws: _batches(
+                    source, draws, views, stream.rows, whole=False
+                ),
+            )
     else:
         source = in_memory(source, order.cache)
         stream = dataclasses.replace(stream, source=source)

@@ -6,17 +6,19 @@ bytes that says 2**40 ends the process. Here only the lengths are read. Their
 checksums are left to TensorFlow, which compares them first.
 """
 
+import concurrent.futures
 import contextlib
 import gzip
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
+from tf_contrastive.datasets import remembered
 
 _LENGTH = struct.Struct("<Q")
 _HEADER, _FOOTER = 12, 4
@@ -27,24 +29,11 @@ _MAX_RECORD = (1 << 31) - 1
 _LOCAL, _REMOTE, _ZIPPED = 1 << 12, 1 << 23, 1 << 16
 # Bytes that show what a file is.
 _HEAD = 1 << 12
-# Other files that people have beside TFRecords, or take for them -> their first
-# bytes.
-_FORMATS = {
-    "a Parquet file": b"PAR1",
-    "an Arrow file": b"ARROW1",
-    "an Arrow stream": b"\xff\xff\xff\xff",
-    "a Riegeli file": b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f",
-    "a RecordIO file of MXNet": b"\x0a\x23\xd7\xce",
-    "an HDF5 file": b"\x89HDF",
-    "a ZIP archive": b"PK\x03\x04",
-    "a bzip2 file": b"BZh",
-    "an xz file": b"\xfd7zXZ",
-    "a Zstandard file": b"\x28\xb5\x2f\xfd",
-    "a NumPy array": b"\x93NUMPY",
-    "a JPEG image": b"\xff\xd8\xff",
-    "a PNG image": b"\x89PNG",
-}
-_TAR, _TAR_AT = b"ustar", 257
+# Files that are inspected at a time.
+_FILES_AT_A_TIME = 16
+# What is found of a file; its compression, or that it holds no records.
+_ROW = np.dtype([("records", "<i8"), ("compression", "i1")])
+_COMPRESSIONS = ("", "GZIP")
 
 
 class Contents(NamedTuple):
@@ -52,15 +41,11 @@ class Contents(NamedTuple):
 
     Attributes:
       records: their number.
-      compression: as of `tf.data.TFRecordDataset`: "", "GZIP" or "ZLIB".
+      compression: as of `tf.data.TFRecordDataset`: "" or "GZIP".
     """
 
     records: int
     compression: str
-
-
-class ForeignFileError(errors.UserError):
-    """A file that does not start with a record."""
 
 
 def example(columns: Mapping[str, Any]) -> bytes:
@@ -79,13 +64,77 @@ def example(columns: Mapping[str, Any]) -> bytes:
     return whole.SerializeToString()
 
 
-def inspect(path: str) -> Contents:
-    """Counts the records in a file, which may be compressed; by its bytes.
+def inspect_all(
+    paths: list[str], place: str, read_all: bool = False
+) -> list[Contents | None]:
+    """Returns what files hold; None of one that does not start with a record.
+
+    Call it before TensorFlow reads the files.
+
+    Args:
+      paths: of the files.
+      place: what they are of.
+      read_all: whether to read files again that are known.
 
     Raises:
-      ForeignFileError: if it does not start with a record.
-      UserError: if a length does not fit the file, or it is no regular file.
+      UserError: if a length does not fit a file, or it is no regular file.
     """
+
+    def one(path: str) -> tuple[int, int]:
+        if contents := inspect(path):
+            return contents.records, _COMPRESSIONS.index(contents.compression)
+        return 0, len(_COMPRESSIONS)
+
+    def read(some: Sequence[str], counts: np.ndarray) -> np.ndarray:
+        del counts
+        what = f"lengths of {len(some):,} TFRecord files"
+        threads = remembered.threads(some, _FILES_AT_A_TIME)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            return np.array(
+                [*remembered.logged(pool.map(one, some), what)], _ROW
+            )
+
+    store = remembered.place(place, "contents")
+    each = np.ones([len(paths)], np.int64)
+    # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
+    # could end the process.
+    found = remembered.find(
+        paths,
+        each,
+        store,
+        read,
+        _ROW,
+        read_all=read_all,
+        time_of="st_ctime_ns",
+    )
+    return [
+        Contents(records, _COMPRESSIONS[kind])
+        if kind < len(_COMPRESSIONS)
+        else None
+        for records, kind in found.tolist()
+    ]
+
+
+def check_counts(
+    paths: list[str],
+    expected: Sequence[int] | np.ndarray,
+    place: str,
+    read_all: bool,
+    advice: str,
+) -> None:
+    """Raises `UserError` unless uncompressed files hold so many records."""
+    every = inspect_all(paths, place, read_all)
+    for path, contents, count in zip(paths, every, expected, strict=True):
+        if contents != Contents(count, ""):
+            there = f"{contents.records:,}" if contents else "none"
+            raise errors.UserError(
+                f"{path} has {there} of {count:,} uncompressed records:"
+                f" {advice}"
+            )
+
+
+def inspect(path: str) -> Contents | None:
+    """Returns what a file holds; None if it does not start with a record."""
     try:
         size = files.size(path)
         with _opened(path) as file:
@@ -95,14 +144,11 @@ def inspect(path: str) -> Contents:
             file.seek(0)
             compression, start = _start(head)
             if start and not _is_header(start):
-                raise ForeignFileError(_described(path, compression, start))
+                return None
             if not compression:
                 chunk = _REMOTE if files.local_path(path) is None else _LOCAL
                 return Contents(_walk(path, file, chunk, size), "")
-            if compression == "GZIP":
-                content: Any = gzip.GzipFile(fileobj=file)
-            else:
-                content = _Zlib(file)
+            content = gzip.GzipFile(fileobj=file)
             return Contents(_walk(path, content, _ZIPPED, None), compression)
     except (EOFError, zlib.error, OSError, tf.errors.OpError) as error:
         raise errors.UserError(
@@ -111,28 +157,17 @@ def inspect(path: str) -> Contents:
         ) from error
 
 
-def foreign(path: str) -> errors.UserError:
-    """Returns the error for a file that holds no records."""
-    try:
-        inspect(path)
-    except errors.UserError as error:
-        return error
-    return errors.UserError(f"{path} has changed: repeat the command")
-
-
 def reader(
     paths: list[str], contents: list[Contents]
 ) -> Callable[[tf.Tensor], tf.data.Dataset]:
     """Returns path, string [] -> `tf.data.Dataset` of serialized records."""
-    zipped: dict[str, list[str]] = {}
-    for path, (_, compression) in zip(paths, contents, strict=True):
-        if compression:
-            zipped.setdefault(compression, []).append(path)
+    pairs = zip(paths, contents, strict=True)
+    zipped = [path for path, of_file in pairs if of_file.compression]
 
     def read(file: tf.Tensor) -> tf.data.Dataset:
         kind = tf.constant("")
-        for compression, of in zipped.items():
-            kind = tf.where(tf.reduce_any(file == of), compression, kind)
+        if zipped:
+            kind = tf.where(tf.reduce_any(file == zipped), "GZIP", kind)
         return tf.data.TFRecordDataset(file, compression_type=kind)
 
     return read
@@ -151,11 +186,10 @@ def _opened(path: str) -> Iterator[IO[bytes] | Any]:
 
 def _start(head: bytes) -> tuple[str, bytes]:
     """Returns a file's compression, and the first bytes of its content."""
-    if _is_header(head):
-        return "", head
-    for compression, bits in ("GZIP", 31), ("ZLIB", 15):
+    if not _is_header(head):
         with contextlib.suppress(zlib.error):
-            return compression, zlib.decompressobj(bits).decompress(head, _HEAD)
+            inflate = zlib.decompressobj(31).decompress  # Of gzip.
+            return "GZIP", inflate(head, _HEAD)
     return "", head
 
 
@@ -169,57 +203,6 @@ def _is_header(start: bytes) -> bool:
     crc ^= 0xFFFFFFFF
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return start[_LENGTH.size : _HEADER] == masked.to_bytes(4, "little")
-
-
-def _described(path: str, compression: str, start: bytes) -> str:
-    """Describes a file that does not start with a record."""
-    kinds = [
-        kind for kind, magic in _FORMATS.items() if start.startswith(magic)
-    ]
-    if start[_TAR_AT:].startswith(_TAR):
-        kinds = ["a tar archive"]
-    if not kinds and all(byte >= 32 or byte in b"\t\n\r" for byte in start):
-        kinds = ["a text file"]
-    if not kinds:
-        return (
-            f"{path} is damaged, or not a TFRecord file: the record at byte 0"
-            " has a wrong checksum: copy or write it again"
-        )
-    zipped = f" compressed by {compression.lower()}" * bool(compression)
-    return (
-        f"{path} is {kinds[0]}{zipped}, not a TFRecord file: write its images"
-        " as TFRecords, or to a folder for folder:PATH"
-    )
-
-
-class _Zlib:
-    """The content of a zlib file, read from its start to its end."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._position = file, 0
-        self._stream = zlib.decompressobj()
-
-    def seek(self, position: int) -> int:
-        """Goes forward; returns the place, which is earlier if it ends."""
-        while self._position < position:
-            if not self.read(min(position - self._position, _ZIPPED)):
-                break
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        """Returns the next bytes; fewer only at the end."""
-        content = b""
-        while len(content) < size and not self._stream.eof:
-            data = self._stream.unconsumed_tail or self._file.read(_ZIPPED)
-            if not data:
-                raise EOFError("it is cut off")
-            content += self._stream.decompress(data, size - len(content))
-        if self._stream.eof and (
-            self._stream.unused_data or self._file.read(1)
-        ):
-            raise zlib.error("there are data after its end")
-        self._position += len(content)
-        return content
 
 
 def _walk(

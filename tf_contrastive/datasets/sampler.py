@@ -187,7 +187,8 @@ class Stream:
         """Returns rows in memory, or those of a class, shuffled, int64 [m]."""
         rows = tf.range(self.source.info.num_examples, dtype=tf.int64)
         if label is not None and self.source.arrays is not None:
-            rows = tf.boolean_mask(rows, self.source.arrays["label"] == label)
+            labels = tf.cast(self.source.arrays["label"], tf.int64)
+            rows = tf.boolean_mask(rows, labels == label)
         # Not index_shuffle, which would need no memory: its permutations for
         # neighbouring seeds are similar (measured correlation 0.7).
         return tf.random.experimental.stateless_shuffle(rows, seed, "philox")

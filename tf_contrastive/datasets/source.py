@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
 from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import split_spec
-from tf_contrastive.datasets.names import Names
+from tf_contrastive.datasets.paths import Paths
 
 Record = dict[str, tf.Tensor]
 
@@ -283,7 +284,7 @@ class Source:
     decoded: bool = False
     files: Files | None = None
     digests: np.ndarray | None = None
-    paths: Names | None = None
+    paths: Paths | None = None
 
     @property
     def content(self) -> str:
@@ -314,11 +315,15 @@ class Source:
         }
         if self.paths is not None:
             record["path"] = self.paths.lookup(index)
+        if "label" in record:  # In memory it may have 32 bits.
+            record["label"] = tf.cast(record["label"], tf.int64)
         return record
 
     def columns(self) -> dict[str, np.ndarray]:
         """Returns the records in memory without tensors, `path` as bytes."""
         columns = {k: v.numpy() for k, v in (self.arrays or {}).items()}
+        if "label" in columns:
+            columns["label"] = columns["label"].astype(np.int64)
         if self.paths is not None:
             columns["path"] = np.array(list(map(os.fsencode, self.paths)), "O")
         return columns
@@ -342,7 +347,7 @@ class Source:
                 " per image: use a dataset that does"
             )
         if self.arrays is not None:
-            return self.arrays["label"].numpy()
+            return self.arrays["label"].numpy().astype(np.int64)
         labels = np.empty([self.info.num_examples], np.int64)
         numbered = self.record_files().numbered(at_a_time=FILES_AT_A_TIME)
         rows = numbered.map(lambda index, record: (index, record["label"]))
@@ -414,9 +419,10 @@ class Source:
         """
         parts = [self.loaded(), other.loaded()]
         ours, theirs = parts[0].paths, parts[1].paths
-        paths = (
-            ours + theirs if ours is not None and theirs is not None else None
-        )
+        paths = None
+        if ours is not None and theirs is not None:
+            arrays = ours.array(), theirs.array()
+            paths = Paths(pa.concat_arrays(arrays))
         columns = [part.arrays or {} for part in parts]
         rows = {
             name: np.concatenate([column[name].numpy() for column in columns])
@@ -532,7 +538,7 @@ def in_memory(
     info: Info,
     *,
     decoded: bool = False,
-    paths: Names | None = None,
+    paths: Paths | None = None,
 ) -> Source:
     """Makes a source of records that are rows of `arrays`, and of `paths`."""
     # Tensors, since tf.data functions write captured NumPy arrays into their

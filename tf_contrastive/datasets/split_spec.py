@@ -4,15 +4,15 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 
 _SPLIT = re.compile(r"([\w-]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
-# Word in the name of a folder or list -> the split that it means.
+# Name of a folder, a table or a cell, in any letter case -> its split.
 _MEANINGS = {
     "train": "train",
     "training": "train",
@@ -21,20 +21,10 @@ _MEANINGS = {
     "validation": "validation",
     "valid": "validation",
     "val": "validation",
-    "evaluation": "validation",
-    "eval": "validation",
-    "development": "validation",
-    "dev": "validation",
 }
 _WORD = "|".join(sorted(_MEANINGS, key=len, reverse=True))
-# Such as Train, test_images, valset and train2017.
-_NAMED = re.compile(
-    rf"({_WORD})[\W_]*(set|split|data|dataset|images?|imgs?|files?|\d{{4}})?"
-)
 _PART = re.compile(rf"(?<![a-z])({_WORD})(?![a-z])")
 _INSIDE = re.compile(rf"(?=({_WORD}))")
-# Where a word starts in a name such as XTrain or trainA.
-_NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def parse(split: str) -> tuple[str, str | None, str | None]:
@@ -49,17 +39,19 @@ def parse(split: str) -> tuple[str, str | None, str | None]:
 
 
 def meaning(name: str) -> str | None:
-    """Returns the split that a folder's or list's name means, if any.
+    """Returns the split that a name means: train, test, validation or None."""
+    return _MEANINGS.get(name.strip().lower())
 
-    It is "train", "test" or "validation", of any spelling and letter case.
-    """
-    match = _NAMED.fullmatch(name.strip().lower())
-    return _MEANINGS[match[1]] if match else None
+
+def spellings() -> list[str]:
+    """Returns the names of splits in the usual letter cases."""
+    forms = (str.lower, str.capitalize, str.upper)
+    return [form(word) for word in _MEANINGS for form in forms]
 
 
 def mentioned(text: str) -> str | None:
     """Returns the split, as of `meaning`, for which a text has a word."""
-    match = _PART.search(_NEW_WORD.sub(" ", text).lower())
+    match = _PART.search(text.lower())
     return _MEANINGS[match[1]] if match else None
 
 
@@ -76,27 +68,6 @@ def look_alikes(names: Iterable[str]) -> list[str]:
             rest = re.sub(r"[\W\d_]+", " ", "".join(parts).lower())
             groups.setdefault(rest, {})[_MEANINGS[word]] = name
     return next((list(g.values()) for g in groups.values() if len(g) > 1), [])
-
-
-def find(name: str, split: str, names: Iterable[str]) -> str | None:
-    """Returns the one of `names` that is, or means, a split; None: absent.
-
-    Raises:
-      UserError: if several mean it, and none has its very name.
-    """
-    base = parse(split)[0]
-    wanted = meaning(base)
-    same = [n for n in names if n == base or (wanted and meaning(n) == wanted)]
-    both = " and ".join(same)
-    if base not in same and len(same) > 1:
-        raise errors.UserError(
-            f"{name}: {both} all mean the split {base}: rename or join them"
-        )
-    if base in same and len(same) > 1:
-        terminal.warning(
-            f"{name}: {both} all mean the split {base}: only {base} is read"
-        )
-    return base if base in same else next(iter(same), None)
 
 
 def bounds(split: str, num_examples: int) -> tuple[int, int]:
@@ -152,7 +123,7 @@ def refuse_fraction(name: str, reading: Reading, reason: str) -> None:
         )
 
 
-def random_order(names: Sequence[str]) -> np.ndarray:
+def random_order(names: Iterable[str]) -> np.ndarray:
     """Returns an order of names, int [n], that depends on each name alone."""
     # Not for security: hosts in FIPS mode refuse it otherwise.
     md5 = functools.partial(hashlib.md5, usedforsecurity=False)

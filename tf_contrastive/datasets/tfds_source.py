@@ -4,11 +4,12 @@ Nothing is downloaded, and neither a dataset's code nor TFDS's bucket is used,
 which would wait for the network. TFDS is imported late: it takes a second.
 """
 
+import contextlib
 import dataclasses
-import functools
 import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,16 @@ from tf_contrastive.config.dataset import (
     prepared_at,
 )
 from tf_contrastive.config.transfer import TARGETS
-from tf_contrastive.datasets import decoding, record_features, verified_files
-from tf_contrastive.datasets import source as sources
-from tf_contrastive.datasets.source import Files, Record
+from tf_contrastive.datasets import decoding, record_features, record_files
+from tf_contrastive.datasets.source import (
+    FILES_AT_A_TIME,
+    Access,
+    Files,
+    Info,
+    Record,
+    Source,
+    in_files,
+)
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
@@ -37,8 +45,8 @@ if TYPE_CHECKING:
 
 # Datasets of `transfer` that TFDS does not have -> its names for them.
 _ELSEWHERE = {t.dataset: name for name, t in TARGETS.items() if not t.in_tfds}
-# Folders in which a dataset is looked for that is not where it was said to be.
-_AROUND = 100
+# The name of a Python class in a description of features.
+_CLASS = r'"(?:type|proto_cls|pythonClassName|python_class_name)": "([^"]*)"'
 
 
 def _builder(
@@ -77,53 +85,27 @@ def _check_features(name: str, place: str) -> None:
     """
     base = os.path.join(place, dataset_family(name))
     for folder, _, names in tf.io.gfile.walk(base):
-        for name in names:
-            if name.endswith((".json", ".txt")):  # TFDS opens these.
-                files.size(os.path.join(folder, name))
-        if "features.json" not in names:
-            continue
-        path = os.path.join(folder, "features.json")
-        try:
-            classes = [*_classes(json.loads(files.read(path)))]
-        except (ValueError, RecursionError):
-            continue  # TFDS reports it, if it is of the dataset.
-        for other in classes:
-            if not str(other).startswith("tensorflow_datasets."):
-                raise errors.UserError(
-                    f"{path}: feature {other!r} is not of TensorFlow Datasets:"
-                    " prepare the dataset with TensorFlow Datasets' features"
-                )
-
-
-def _classes(content: Any) -> Iterator[Any]:
-    """Yields the names of Python classes in a description of features."""
-    if isinstance(content, dict):
-        for key, value in content.items():
-            is_legacy = key in ("type", "proto_cls") and "content" in content
-            if is_legacy or key in ("pythonClassName", "python_class_name"):
-                yield value or "tensorflow_datasets."
-            else:
-                yield from _classes(value)
-    elif isinstance(content, list):
-        for item in content:
-            yield from _classes(item)
+        for file in names:
+            if not file.endswith((".json", ".txt")):
+                continue
+            path = os.path.join(folder, file)
+            files.size(path)  # TFDS opens these.
+            text = ""
+            if file == "features.json":
+                with contextlib.suppress(ValueError, RecursionError):
+                    # TFDS reports it, if it is of the dataset.
+                    text = json.dumps(json.loads(files.read(path)))
+                for other in re.findall(_CLASS, text):
+                    if not other.startswith("tensorflow_datasets."):
+                        raise errors.UserError(
+                            f"{path}: feature {other!r} is not of TensorFlow"
+                            " Datasets: prepare the dataset with its features"
+                        )
 
 
 def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
     known = tfds.list_builders(with_community_datasets=False)
     base = dataset_family(name)
-    if versions := _versions(place, base):
-        return errors.AbsentDataError(
-            f"dataset {name} is not found in {place}, which has"
-            f" {', '.join(versions)}: use one of them, or set another"
-            f" {errors.arg('data_dir')}"
-        )
-    for root in _around(place):
-        if _versions(root, base):
-            return errors.AbsentDataError(
-                f"dataset {name} is not found in {place}: set"
-                f" {errors.arg('data_dir', root)}, which has it"
-            )
     if base in _ELSEWHERE:
         own = f"{_ELSEWHERE[base]}=folder:PATH"
         return errors.UnknownDatasetError(
@@ -131,7 +113,8 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
             f" {errors.arg('dataset', 'folder:PATH')} with its images, and for"
             f" transfer {errors.arg('transfer_datasets', own)}"
         )
-    if base not in known:
+    versions = tf.io.gfile.glob(os.path.join(place, base, "*"))
+    if base not in known and not versions:
         match = path_with_scheme(name)
         match = match or errors.nearest(base, [*DATASETS, *known])
         hint = f"did you mean {match!r}? " if match else ""
@@ -140,52 +123,26 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
             f" are looked for in {place}, and {len(known)} names are in"
             " tfds.list_builders()"
         )
+    there = ", ".join(map(os.path.basename, sorted(versions)))
     return errors.AbsentDataError(
-        f"dataset {name} is not found in {place}: prepare it, on a machine"
-        ' with a network, by python -c "import tensorflow_datasets as tfds;'
-        f" tfds.load('{name}', data_dir='{place}')\", or set the"
+        f"dataset {name} is not found in {place}"
+        f"{f', which has {there} of it' if there else ''}: prepare it, on a"
+        ' machine with a network, by python -c "import tensorflow_datasets as'
+        f" tfds; tfds.load('{name}', data_dir='{place}')\", or set the"
         f" {errors.arg('data_dir')} that has it"
     )
 
 
-def _versions(root: str, base: str) -> list[str]:
-    """Returns the versions of a dataset in a folder of prepared datasets."""
-    infos = [
-        path
-        for below in ("*", "*/*")
-        for path in tf.io.gfile.glob(
-            os.path.join(root, base, below, PREPARED_INFO)
-        )
-    ]
-    places = [os.path.relpath(os.path.dirname(path), root) for path in infos]
-    return [":".join(place.rsplit("/", 1)) for place in sorted(places)]
-
-
-def _around(place: str) -> Iterator[str]:
-    """Yields the folders above and below one, where users may mean them."""
-    above = place.rstrip("/")
-    for _ in range(3):  # A dataset's configuration and version.
-        above = os.path.dirname(above)
-        if above.strip("/"):
-            yield above
-    if tf.io.gfile.isdir(place):
-        for name in sorted(tf.io.gfile.listdir(place))[:_AROUND]:
-            yield os.path.join(place, name.rstrip("/"))
-
-
-def refuse_prepared(
-    name: str, place: str, found: list[str], deep: bool
-) -> None:
-    """Raises `UserError` if files are of a prepared dataset.
+def refuse_prepared(name: str, place: str, found: list[str]) -> None:
+    """Raises `UserError` if files, or those in a folder, are prepared by TFDS.
 
     Args:
       name: of a dataset of files.
       place: its path, or a pattern.
       found: the files and folders that are there.
-      deep: whether to look into the folders, too.
     """
     infos = [path for path in found if os.path.basename(path) == PREPARED_INFO]
-    for below in ("*", "*/*") if deep else ():
+    for below in ("*", "*/*") if not infos else ():
         infos += tf.io.gfile.glob(os.path.join(place, below, PREPARED_INFO))
     for path in infos:
         if prepared := prepared_at(path, files.read(path)):
@@ -302,14 +259,13 @@ def _files(
     parts = builder.info.splits[split].file_instructions
     paths = [os.fspath(part.filename) for part in parts]
     if builder.info.file_format is file_adapters.FileFormat.TFRECORD:
-        place = str(builder.data_dir)
-        counts = verified_files.count_records(paths, place, verify_all)
-        for path, part, count in zip(paths, parts, counts, strict=True):
-            if count != part.examples_in_shard:
-                raise errors.UserError(
-                    f"{path} has {count:,} of {part.examples_in_shard:,}"
-                    " records: copy it again, or prepare the dataset again"
-                )
+        record_files.check_counts(
+            paths,
+            [part.examples_in_shard for part in parts],
+            str(builder.data_dir),
+            verify_all,
+            "copy it again, or prepare the dataset again",
+        )
     adapter = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format]
     return Files(
         paths,
@@ -320,8 +276,8 @@ def _files(
 
 
 def open_tfds(
-    name: str, options: Prepared, split: str, access: sources.Access
-) -> sources.Source:
+    name: str, options: Prepared, split: str, access: Access
+) -> Source:
     """Opens a prepared dataset by its TFDS name, `name[/config][:version]`.
 
     Records keep their encoded bytes and the order of the files. They include a
@@ -359,7 +315,7 @@ def open_tfds(
         if not has_labels:
             label, labels = None, f"none: feature {label!r} is -1"
     height, width, _ = features[image].shape
-    info = sources.Info(
+    info = Info(
         name,
         split,
         count,
@@ -376,15 +332,13 @@ def open_tfds(
             ("other features", ", ".join({*features} - {image, label})),
         ),
     )
-    decode = functools.partial(
-        decoding.decode_record, decoder=decoding.decode_native
-    )
+    decode = decoding.decode_record
     _use_first(name, files, 0, lambda x: decode(read_record(x)))
     read = files.read
     files = dataclasses.replace(
         files, read=lambda file: read(file).map(read_record)
     )
-    return sources.in_files(files, decode, info)
+    return in_files(files, decode, info)
 
 
 def _use_first(
@@ -494,9 +448,7 @@ def _feature(
     partial = tfds.decode.PartialDecoding({feature: True})
     parser = partial.extract_features(features)
     values: list[Any] = [None] * _num_examples(builder, split)
-    numbered = _files(builder, split).numbered(
-        at_a_time=sources.FILES_AT_A_TIME
-    )
+    numbered = _files(builder, split).numbered(at_a_time=FILES_AT_A_TIME)
     numbered = numbered.map(
         lambda row, text: (row, parser.deserialize_example(text)[feature]),
         tf.data.AUTOTUNE,

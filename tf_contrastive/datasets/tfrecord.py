@@ -1,10 +1,8 @@
 """TFRecord files of `tf.train.Example` with an encoded image each."""
 
 import dataclasses
-import functools
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,13 +12,13 @@ import tensorflow as tf
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
-    classes,
     decoding,
+    listing,
+    looking,
     record_features,
     record_files,
     split_spec,
     tfds_source,
-    verified_files,
 )
 from tf_contrastive.datasets.source import (
     Access,
@@ -46,22 +44,6 @@ class _Listing(NamedTuple):
     contents: list[record_files.Contents]
     left_out: str
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Returns what was found, for `Info`."""
-        kinds = Counter(x.compression.lower() for x in self.contents)
-        empty = sum(x.records == 0 for x in self.contents)
-        about = [f"{n:,} {kind}" for kind, n in sorted(kinds.items()) if kind]
-        about += [f"{empty:,} empty"] * bool(empty)
-        files = f"{len(self.paths):,} TFRecord"
-        if about:
-            files += f" ({', '.join(about)})"
-        return [("files", files), ("left out", self.left_out)]
-
-
-def _few(names: list[str]) -> str:
-    more = f", ... ({len(names):,})" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
 
 def _found(path: str) -> list[str]:
     """Returns what is in a folder, or matches a pattern, in order."""
@@ -72,17 +54,6 @@ def _found(path: str) -> list[str]:
     return [path] if gfile.exists(path) else sorted(gfile.glob(path))
 
 
-def _splits(pattern: str) -> set[str]:
-    """Returns the names of splits that are in matches of a pattern."""
-    wildcards = {r"\*": "[^/]*", r"\?": "[^/]"}
-    regex = re.sub(r"\\[*?]", lambda m: wildcards[m[0]], re.escape(pattern))
-    regex = regex.replace(re.escape(_SPLIT), r"([\w-]+?)", 1)
-    regex = regex.replace(re.escape(_SPLIT), r"\1")
-    matches = tf.io.gfile.glob(pattern.replace(_SPLIT, "*"))
-    names = [re.fullmatch(regex, path.rstrip("/")) for path in matches]
-    return {m[1] for m in names if m and split_spec.meaning(m[1])}
-
-
 def _of_split(name: str, pattern: str, split: str) -> tuple[str, list[str]]:
     """Returns a split's path or pattern, and what is there."""
     if _SPLIT not in pattern:
@@ -90,18 +61,24 @@ def _of_split(name: str, pattern: str, split: str) -> tuple[str, list[str]]:
         split_spec.only_train(name, split, hint)
         return pattern, _found(pattern)
     base = split_spec.parse(split)[0]
-    place = pattern.replace(_SPLIT, base)
-    if found := _found(place):
-        return place, found
-    known = sorted(_splits(pattern))
-    if other := split_spec.find(name, split, known):
-        place = pattern.replace(_SPLIT, other)
-        return place, _found(place)
-    if known:
-        raise errors.AbsentSplitError(
-            f"{name} has no split {base!r}: its splits are {', '.join(known)}"
+    words = [base, *split_spec.spellings()]
+    there = {word: _found(pattern.replace(_SPLIT, word)) for word in words}
+    there = {word: found for word, found in there.items() if found}
+    wanted = split_spec.meaning(base)
+    same = [w for w in there if wanted and split_spec.meaning(w) == wanted]
+    same = [base] if base in there else same
+    if len({tuple(there[word]) for word in same}) > 1:
+        raise errors.UserError(
+            f"{name}: {' and '.join(same)} both mean the split {base}: rename"
+            " or join them"
         )
-    return place, []
+    if there and not same:
+        raise errors.AbsentSplitError(
+            f"{name} has no split {base!r}: its splits are"
+            f" {', '.join(sorted(there))}"
+        )
+    word = same[0] if same else base
+    return pattern.replace(_SPLIT, word), there.get(word, [])
 
 
 def _list(name: str, pattern: str, split: str, verify_all: bool) -> _Listing:
@@ -120,11 +97,11 @@ def _list(name: str, pattern: str, split: str, verify_all: bool) -> _Listing:
     ]
     others = set() if found == [place] else {*folders, *hidden}
     paths = [path for path in found if path not in others]
-    inspected = verified_files.inspect_records(paths, place, verify_all)
+    inspected = record_files.inspect_all(paths, place, verify_all)
     files = {p: x for p, x in zip(paths, inspected, strict=True) if x}
-    tfds_source.refuse_prepared(name, place, found, deep=not files)
+    tfds_source.refuse_prepared(name, place, found)
     if not paths:
-        inside = f", only {_few(folders)}" if folders else ""
+        inside = f", only {listing.few(folders)}" if folders else ""
         is_split = any(map(split_spec.meaning, map(os.path.basename, folders)))
         advice = "use the path of TFRecord files, with or without wildcards"
         if is_split:
@@ -136,15 +113,16 @@ def _list(name: str, pattern: str, split: str, verify_all: bool) -> _Listing:
     foreign = [path for path in paths if path not in files]
     wrong = [p for p in foreign if not files or _ending(p) in endings]
     if wrong:
-        count = f"{len(wrong):,} of {len(paths):,} files hold no records: "
-        reason = record_files.foreign(wrong[0]).marked
-        raise errors.UserError(f"{name}: {count * (len(paths) > 1)}{reason}")
+        raise errors.UserError(
+            f"{name}: {len(wrong):,} of {len(paths):,} files are no TFRecord"
+            f" files, or damaged, such as {wrong[0]}: copy or write them again"
+        )
     _check_one_split(name, place, list(files))
     empty = [path for path, contents in files.items() if not contents.records]
     if len(empty) < len(files):
         _warn(name, "files are empty", empty, len(files))
     _warn(name, "shards are absent", *_absent_shards(list(files)))
-    left_out = [_few([os.path.basename(path) for path in foreign])]
+    left_out = [listing.few([os.path.basename(path) for path in foreign])]
     left_out += [f"{len(hidden):,} hidden"] * bool(hidden)
     left_out += [f"{len(folders):,} folder(s)"] * bool(folders)
     about = ", ".join(filter(None, left_out)) or "none"
@@ -239,7 +217,7 @@ class _Places(Sequence[str]):
 def tfrecord(
     name: str, options: TFRecord, split: str, access: Access
 ) -> Source:
-    """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip and zlib too.
+    """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip too.
 
     GLOB may be a folder of such files. Image and label are found by the names
     of their features; labels are integers of at least 0. `{split}` in GLOB
@@ -247,55 +225,50 @@ def tfrecord(
     """
     reading = access.reading
     pattern = os.path.expanduser(options.path)
-    listing = _list(name, pattern, split, access.verify_all)
-    paths = listing.paths
-    counts = np.array([x.records for x in listing.contents], np.int64)
+    files_of = _list(name, pattern, split, access.verify_all)
+    paths = files_of.paths
+    counts = np.array([x.records for x in files_of.contents], np.int64)
     if not counts.sum():
         raise errors.UserError(
             f"{name}: no record in {len(paths):,} file(s), such as {paths[0]}:"
             " write them again"
         )
-    read = record_files.reader(paths, listing.contents)
+    read = record_files.reader(paths, files_of.contents)
     files = Files(paths, np.zeros_like(counts), counts, read)
     places = _Places(files, range(int(counts.sum())))
     try:
         serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(read)
         first = next(serialized.as_numpy_iterator())
         chosen = record_features.choose(name, first, reading)
-        examine = record_features.reader(chosen, reading)
-        found = verified_files.read_records(
+        found = looking.at_records(
             paths,
             counts,
-            lambda file: read(file).map(examine),
-            reading.max_image_pixels,
-            f"{listing.place} {chosen.image} {chosen.label}"
+            read,
+            record_features.reader(chosen, reading),
+            f"{files_of.place} {chosen.image} {chosen.label}"
             f" {reading.label_feature}",
+            reading,
             access.verify_all,
         )
-    except (
-        tf.errors.DataLossError,
-        tf.errors.InvalidArgumentError,
-        UnicodeDecodeError,  # TensorFlow's message quotes the record.
-    ) as error:
+    except tf.errors.OpError as error:
         record = files.unreadable(lambda record: record)
         record = record or _damaged_end(paths, read)
         raise errors.UserError(
-            f"{name}: {record}: it is damaged, or not a TFRecord of image and"
-            " label; write it again"
+            f"{name}: {record}: it is damaged; write it again"
         ) from error
     labels = record_features.check(name, chosen, found.labels, places, reading)
-    if not found.readable.any():
-        record_features.check_encoded(name, chosen, first)
     start, stop = split_spec.bounds(split, len(places))
     taken = found.select(slice(start, stop))
-    good, shape, bad = decoding.check(name, places[start:stop], taken, reading)
+    good, shape, bad = looking.check(name, places[start:stop], taken, reading)
     first_label = reading.first_label or 0
     num_classes, about, lacking = None, "none", 0
     if chosen.label is not None:
         # Of the whole split: a slice may lack classes, where files are sorted.
         labels = labels[labels >= 0]
-        known = np.unique(labels - first_label).tolist()
-        num_classes = classes.integers(name, split, {split: known}, reading)
+        known = {*np.unique(labels - first_label).tolist()}
+        num_classes = listing.count_integers(
+            name, split, {split: known}, reading
+        )
         about = (
             f"feature {chosen.label!r} (int64), from {labels.min()} to"
             f" {labels.max()}"
@@ -313,17 +286,17 @@ def tfrecord(
         unlabelled=lacking > 0,
         by_pillow=found.by_pillow,
         found=(
-            *listing.rows(),
+            ("files", f"{len(paths):,} TFRecord"),
+            ("left out", files_of.left_out),
             ("records", f"{len(places):,}"),
             ("images", f"{taken.counts()}, feature {chosen.image!r}"),
             ("labels", about),
-            ("other features", _few(list(chosen.others)) or "none"),
+            ("other features", listing.few(list(chosen.others)) or "none"),
         ),
     )
     parse = record_features.parser(
         chosen, first_label, reading.admits_unlabelled
     )
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
-    decode = functools.partial(decoding.decode_record, decoder=found.decoder())
-    source = in_files(files.select(start + good), decode, info)
+    source = in_files(files.select(start + good), decoding.decode_record, info)
     return dataclasses.replace(source, digests=found.digests[start + good])

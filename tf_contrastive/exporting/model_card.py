@@ -30,10 +30,10 @@ _SIGNATURES = {
         _EMBEDDING,
     ),
     "serving_bytes": (
-        "`bytes`: string `[N]`, JPEG, PNG, GIF (first frame) or BMP of at most"
-        " {max_image_pixels:,} pixels",
-        _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`, false for a"
-        " file that TensorFlow does not decode as Pillow does",
+        "`bytes`: string `[N]`, JPEG or PNG of at most {max_image_pixels:,}"
+        " pixels; not `ok` are other formats, a JPEG in CMYK, and a PNG of far"
+        " more bytes than its pixels have",
+        _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`",
     ),
     "project": (_IMAGES, "`projection`: float32 `[N, {projection_size}]`"),
     "classify": (

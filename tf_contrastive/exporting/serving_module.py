@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import Exporting
-from tf_contrastive.datasets import image_headers
 from tf_contrastive.encoders.checked_input import check_range, pixels
+from tf_contrastive.exporting import image_bytes
 from tf_contrastive.exporting.exported_networks import image_shape
 from tf_contrastive.views import preprocessing
 
@@ -20,9 +20,9 @@ class ServingModule(tf.Module):
     - `serving_default`: images uint8 [N, H, W, 3] of any size -> `embedding`
       float32 [N, D].
     - `serving_float`: the same of float32 in [0, 1]; other values fail.
-    - `serving_bytes`: bytes string [N], JPEG, PNG, GIF (first frame) or BMP ->
-      `embedding` and `ok` bool [N]. A file that cannot be decoded, or not as
-      Pillow does, gets zeros and False, and does not affect the others.
+    - `serving_bytes`: bytes string [N], JPEG or PNG -> `embedding` and `ok`
+      bool [N]. A file that cannot be decoded, or not as Pillow does, gets
+      zeros and False, and does not affect the others.
     - `project`: images -> `projection` float32 [N, P].
     - `classify`: images -> `labels` int64 [N], class ids, and `probabilities`
       float32 [N, C].
@@ -207,14 +207,8 @@ class ServingModule(tf.Module):
 
         @tf.autograph.experimental.do_not_convert
         def decode(row: tf.Tensor, data: tf.Tensor) -> tuple:
-            checked = image_headers.check(data, self._max_pixels)
-            turn = tf.constant(1)
-            if self._exif == "apply":
-                turn = image_headers.orientation(checked)
-            # One after the other, so that neither is cancelled.
-            with tf.control_dependencies([turn]):
-                image = image_headers.decode(checked)
-            image = image_headers.upright(image, turn)
+            turn = self._exif == "apply"
+            image = image_bytes.decode(data, self._max_pixels, turn)
             pixels = preprocessing.resize_and_crop(
                 image[tf.newaxis], self._size
             )

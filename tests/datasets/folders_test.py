@@ -1,0 +1,388 @@
+"""Folders of images: one form, and what is refused."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from dataset_helpers import (
+    class_folders,
+    encoded,
+    labels,
+    picture,
+    read,
+    refused,
+    write,
+)
+
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
+from tf_contrastive.config.data import Reading
+
+
+def test_class_folders_are_labels_in_sorted_order(tmp_path):
+    class_folders(tmp_path, ("dog", "ant", "cat"))
+    write(tmp_path / "cat" / "deep" / "x.PNG", encoded(picture(7)))
+    write(tmp_path / "cat" / "notes.txt", b"no image")
+    write(tmp_path / ".cache" / "y.png", encoded(picture(8)))
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.label_names == ("ant", "cat", "dog")
+    assert source.info.num_classes == 3
+    assert source.info.image_shape == (12, 10, 3)
+    assert labels(source) == [0] * 3 + [1] * 4 + [2] * 3
+    np.testing.assert_array_equal(  # ant is the second of the call above.
+        read(source)[0]["image"], np.asarray(picture(100))
+    )
+    found = dict(source.info.found)
+    assert found["files"] == "10 PNG"
+    assert found["left_out"] == "1 .txt, 1 .cache"
+    # As of an object store.
+    remote = datasets.source(f"folder:file://{tmp_path}")
+    assert labels(remote) == labels(source)
+
+
+def test_object_stores_are_walked(tmp_path, monkeypatch):
+    class_folders(tmp_path / "train")
+    write(tmp_path / "train" / "cat" / ".x" / "y.png", encoded(picture(8)))
+    walk = tf.io.gfile.walk
+
+    def of_store(path):
+        for folder, names, files in walk(path.replace("gs:/", "")):
+            yield "gs:/" + folder, [f"{name}/" for name in names], [*files, ""]
+
+    monkeypatch.setattr(tf.io.gfile, "walk", of_store)
+    from tf_contrastive.datasets import folders
+
+    tree = folders.walk(f"gs:/{tmp_path}")
+    assert tree.images == [
+        f"train/{name}/{i}.png" for name in ("cat", "dog") for i in range(3)
+    ]
+
+
+@pytest.mark.parametrize("where", ["direct", "single"])
+def test_trees_without_classes_are_unlabelled(where, tmp_path):
+    below = tmp_path if where == "direct" else tmp_path / "photos"
+    for i, kind in enumerate(("PNG", "JPEG", "GIF")):
+        image = encoded(picture(i, (20 + i, 20)), kind)
+        write(below / f"{i}.{kind.lower()}", image)
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.num_examples == 3
+    assert source.info.image_shape is None
+    assert not source.info.has_labels
+    assert all("label" not in example for example in read(source))
+
+
+def test_a_slice_of_a_folder_is_a_sample_of_all_classes(tmp_path):
+    class_folders(tmp_path, ("ant", "cat", "dog"), per_class=20)
+    name = f"folder:{tmp_path}"
+    parts = [datasets.source(name, s) for s in ("train[:70%]", "train[70%:]")]
+    assert all(np.bincount(labels(part)).min() > 1 for part in parts)
+    files = [{e["image"].tobytes() for e in read(part)} for part in parts]
+    assert [len(f) for f in files] == [42, 18] and not files[0] & files[1]
+
+
+@pytest.mark.parametrize("inside", ["", "train"])
+def test_a_test_split_is_held_out_of_each_class(inside, tmp_path):
+    root = tmp_path / "images"
+    class_folders(root / inside, ("ant", "dog"), per_class=20)
+    class_folders(root / inside, ("cat",), per_class=2, start=500)
+    name = f"folder:{root}"
+    with pytest.raises(errors.AbsentSplitError, match="test_fraction"):
+        datasets.source(name, "test")
+    reading = Reading(test_fraction=0.1)
+    found = {}
+    for split in ("train", "test"):
+        source = datasets.source(name, split, reading=reading)
+        assert source.info.label_names == ("ant", "cat", "dog")
+        found[split] = {e["image"].tobytes() for e in read(source)}
+        expected = [18, 1, 18] if split == "train" else [2, 1, 2]
+        assert np.bincount(labels(source)).tolist() == expected
+    assert not found["train"] & found["test"]
+    # The same images, wherever the folder is.
+    root.rename(tmp_path / "moved")
+    moved = datasets.from_folder(tmp_path / "moved", "test", test_fraction=0.1)
+    assert {e["image"].tobytes() for e in read(moved)} == found["test"]
+
+
+def test_links_lead_to_other_folders_once(tmp_path):
+    root = tmp_path / "images"
+    class_folders(root, ("cat", "dog"))
+    (root / "empty" / "deep").mkdir(parents=True)
+    (root / "alias").symlink_to(root / "dog")
+    (root / "cat" / "loop").symlink_to(root)
+    (root / "cat" / "above").symlink_to(tmp_path)
+    class_folders(tmp_path / "far", ("elk",))
+    (root / "elk").symlink_to(tmp_path / "far" / "elk")
+    (root / "fox").symlink_to(tmp_path / "far" / "elk")
+    source = datasets.source(f"folder:{root}")
+    assert source.info.label_names == ("cat", "dog", "elk")
+    assert source.info.num_examples == 9
+    # Queries, too.
+    assert len(datasets.find_images(str(root))) == 9
+    (tmp_path / "linked").symlink_to(root)
+    assert len(datasets.find_images(str(tmp_path / "linked"))) == 9
+
+
+def test_split_folders_share_their_classes(tmp_path):
+    class_folders(tmp_path / "train", ("ant", "bee", "cat"))
+    class_folders(tmp_path / "test", ("ant", "cat"), start=50)
+    write(tmp_path / "annotations" / "0.xml", b"")
+    source = datasets.source(f"folder:{tmp_path}", "test")
+    assert labels(source) == [0, 0, 0, 2, 2, 2]
+    assert source.info.num_classes == 3
+    assert datasets.source(f"folder:{tmp_path}").info.num_examples == 9
+    refused("test, train", name=f"folder:{tmp_path}", split="val")
+    refused(
+        "test_fraction=0.2 has no effect",
+        name=f"folder:{tmp_path}",
+        reading=Reading(test_fraction=0.2),
+    )
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [("train", "test", "val"), ("TRAIN", "Testing", "Valid")],
+)
+def test_splits_have_some_words_in_any_letter_case(folders, tmp_path):
+    one, two, three = folders
+    name = tree(
+        tmp_path,
+        *(f"{one}/a/1.png", f"{one}/b/1.png"),
+        *(f"{two}/a/1.png", f"{two}/b/1.png"),
+        f"{three}/b/1.png",
+    )
+    assert understood(name) == {"a": [0], "b": [1]}
+    assert understood(name, "test") == {"a": [2], "b": [3]}
+    for split in ("validation", "val", three):
+        assert understood(name, split) == {"b": [4]}
+    refused("no split 'holdout'", "train", name=name, split="holdout")
+
+
+def test_names_of_images_are_utf_8(tmp_path):
+    for inside in (b"caf\xe9.png", b"a/caf\xe9/1.png"):
+        root = tmp_path / str(len(inside))
+        class_folders(root)
+        path = os.path.join(os.fsencode(root), inside)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(encoded(picture(0)))
+        refused("UTF-8", r"caf\xe9", str(root), name=f"folder:{root}")
+
+
+def tree(root, *names):
+    """Writes an image at each name, or a text if it ends otherwise."""
+    for number, name in enumerate(names):
+        is_image = name.endswith(".png")
+        write(root / name, encoded(picture(number)) if is_image else b"text")
+    return f"folder:{root}"
+
+
+def understood(name, split="train", **reading):
+    """Returns name of a class, or None -> numbers of its images in `tree`."""
+    source = datasets.source(name, split, reading=Reading(**reading))
+    known = {np.asarray(picture(i)).tobytes(): i for i in range(20)}
+    classes: dict = {}
+    for example in read(source):
+        label = None
+        if source.info.has_labels:
+            label = source.info.label_names[example["label"]]
+        image = known[example["image"].tobytes()]
+        classes.setdefault(label, []).append(image)
+    return {label: sorted(images) for label, images in classes.items()}
+
+
+# What it is about -> (names of images in their order, split, name of a class ->
+# numbers of its images, a word of the warning or error). Of {} that are refused
+# the error has the word; no word: no warning.
+_TREES = {
+    "numbered splits": (
+        "01_train/a/1.png 02_val/a/1.png 03_test/a/1.png",
+        ("train", {}, "01_train"),
+    ),
+    "splits of two kinds": (
+        "trainA/1.png trainB/1.png testA/1.png testB/1.png",
+        ("train", {}, "trainA"),
+    ),
+    "splits with a year": (
+        "train2017/1.png val2017/1.png",
+        ("train", {}, "train2017"),
+    ),
+    "words for splits": (
+        "seg_train/a/1.png seg_test/a/1.png seg_pred/1.png",
+        ("train", {}, "seg_train"),
+    ),
+    "classes with such words": (
+        "test_tube/1.png train_station/1.png",
+        ("train", {"test_tube": [0], "train_station": [1]}, ""),
+    ),
+    "a class like a split": (
+        "Train/1.png bus/1.png",
+        ("train", {}, "rename Train"),
+    ),
+    "a class like a split in a split": (
+        "train/train/1.png train/bus/1.png",
+        ("train", {"train": [0], "bus": [1]}, ""),
+    ),
+    "images beside splits": (
+        "train/a/1.png train/b/1.png test/a/1.png x.png",
+        ("train", {}, "x.png"),
+    ),
+    "one split twice": (
+        "training/a/1.png Train/b/1.png",
+        ("train", {}, "training"),
+    ),
+    "splits in a folder": (
+        "images/train/a.png images/test/a.png",
+        ("train", {}, "folder:{root}/images"),
+    ),
+    "splits in classes": (
+        "cat/train/1.png cat/Test/1.png dog/train/1.png",
+        ("train", {}, "named like a split"),
+    ),
+    "an image beside classes": (
+        "cat/1.png dog/1.png preview.png",
+        ("train", {}, "preview.png"),
+    ),
+    "an image beside one folder": (
+        "cat/1.png preview.png",
+        ("train", {}, "preview.png"),
+    ),
+    "an image beside the classes of another split": (
+        "train/cat/1.png train/dog/1.png test/cat/1.png test/x.png",
+        ("train", {}, "x.png"),
+    ),
+    "images that are not labelled": (
+        "cat/1.png dog/1.png un-labelled/2.png",
+        ("train", {}, "unlabelled=own_views"),
+    ),
+    "classes in a single folder": (
+        "images/cat/1.png images/dog/1.png",
+        ("train", {}, "folder:{root}/images"),
+    ),
+    # As in Tiny ImageNet.
+    "a split in a single folder": (
+        "train/a/images/1.png train/b/images/1.png val/images/1.png",
+        ("val", {None: [2]}, "is no class of train"),
+    ),
+    "classes of a split beside one without": (
+        "train/a/images/1.png train/b/images/1.png val/images/1.png",
+        ("train", {"a": [0], "b": [1]}, ""),
+    ),
+    "a test split without classes": (
+        "train/a/1.png train/b/1.png test/1.png",
+        ("test", {None: [2]}, ""),
+    ),
+    "a single class of several": (
+        "train/good/1.png test/bad/1.png test/good/1.png",
+        ("train", {"good": [0]}, ""),
+    ),
+    "folds": (
+        "one/a/1.png one/b/1.png two/a/1.png two/b/1.png",
+        ("train", {"one": [0, 1], "two": [2, 3]}, "have folders a, b"),
+    ),
+    "masks": (
+        "images/1.png Masks/1.png",
+        ("train", {"images": [0], "Masks": [1]}, "Masks, images in"),
+    ),
+    "shards": (
+        "00000/1.png 00001/1.png 00000.parquet",
+        ("train", {}, "00000"),
+    ),
+    "letter case": (
+        "Cat/1.png cat/1.png dog/1.png",
+        ("train", {"Cat": [0], "cat": [1], "dog": [2]}, "'Cat' and 'cat'"),
+    ),
+    "letter case in different splits": (
+        "train/Cat/1.png train/dog/1.png test/cat/1.png test/dog/1.png",
+        ("train", {}, "'Cat' and 'cat'"),
+    ),
+    "separators in different splits": (
+        "train/a-b/1.png train/c/1.png test/a_b/1.png test/c/1.png",
+        ("test", {}, "'a-b' and 'a_b'"),
+    ),
+    "forms of Unicode": (
+        "caf\u00e9/1.png cafe\u0301/2.png tea/3.png",
+        ("train", {}, "cafe\\u0301"),
+    ),
+    "what systems make": (
+        "a/1.png b/2.png a/@eaDir/1.png/thumb.png #recycle/x.png"
+        " $RECYCLE.BIN/x.png lost+found/x.png @__thumb/x.png .thumbnails/x.png"
+        " a/._1.png __MACOSX/a/x.png Thumbs.db ._1.png RECYCLER/x.png",
+        ("train", {"a": [0], "b": [1]}, ""),
+    ),
+    "a class that is called recycler": (
+        "recycler/1.png reader/2.png",
+        ("train", {"recycler": [0], "reader": [1]}, ""),
+    ),
+    "classes that are never trained": (
+        "train/a/1.png train/b/1.png test/a/1.png test/c/1.png",
+        ("test", {"a": [2], "c": [3]}, "1 of the 2 classes of test"),
+    ),
+    "classes that are never tested": (
+        "train/a/1.png train/b/1.png test/a/1.png",
+        ("test", {"a": [2]}, ""),
+    ),
+    "pictures that are not read": (
+        "a/1.png b/2.png b/3.heic",
+        ("train", {"a": [0], "b": [1]}, "HEIC needs pillow_heif"),
+    ),
+    "names without extension": (
+        "a/1.png b/2.png a/3 a/4 b/5",
+        ("train", {"a": [0], "b": [1]}, "3 without extension"),
+    ),
+    "no images": ("a/x.txt b/y.txt", ("train", {}, "2 .txt")),
+    "a line break": ("a\nb/1.png c/1.png", ("train", {}, "'a\\nb'")),
+}
+
+
+@pytest.mark.parametrize("about", _TREES)
+def test_trees_are_read_in_one_way_or_refused(about, tmp_path, caplog):
+    names, (split, expected, word) = _TREES[about]
+    name = tree(tmp_path, *names.split(" "))
+    word = word.replace("{root}", str(tmp_path))
+    if not expected:
+        refused(word, name=name, split=split)
+        return
+    assert understood(name, split) == expected
+    warnings = [
+        r.getMessage() for r in caplog.records if r.levelname == "WARNING"
+    ]
+    assert any(word in line for line in warnings) == bool(word), warnings
+    assert word or not warnings, warnings
+
+
+def test_a_class_of_unreadable_images_is_named(tmp_path, caplog):
+    class_folders(tmp_path)
+    write(tmp_path / "elk" / "1.png", b"no image")
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.label_names == ("cat", "dog", "elk")
+    assert "of 1 of the classes, such as elk" in caplog.text
+
+
+def test_a_path_of_another_kind_is_refused(tmp_path):
+    write(tmp_path / "list.csv", b"")
+    refused("is a file", "csv:", name=f"folder:{tmp_path}/list.csv")
+    refused("absent", name=f"folder:{tmp_path}/none")
+
+
+@pytest.mark.slow
+def test_two_splits_are_joined_with_the_decoder_of_each(tmp_path):
+    kinds = {"train": ("PNG", "JPEG"), "val": ("GIF", "TIFF")}
+    for start, (split, pair) in enumerate(kinds.items()):
+        for i in range(6):
+            contents = encoded(picture(10 * start + i), pair[i % 2])
+            name = f"{i}.{pair[i % 2].lower()}"
+            write(tmp_path / split / "ab"[i % 2] / name, contents)
+    train, val = (
+        datasets.source(f"folder:{tmp_path}", split) for split in kinds
+    )
+    both = train.joined(val)
+    assert both.info.num_examples == 12
+    assert both.info.by_pillow
+    expected = [*read(train), *read(val)]
+    for found, example in zip(read(both), expected, strict=True):
+        assert found.keys() == example.keys()
+        np.testing.assert_array_equal(found["image"], example["image"])
+        assert found["label"] == example["label"]
+    some = read(both.select(np.array([2, 9])))
+    np.testing.assert_array_equal(some[1]["image"], expected[9]["image"])

@@ -1,0 +1,456 @@
+"""The look at each image: pixels as Pillow has them, reasons, what is kept."""
+
+import io
+import os
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import odd_images
+import pytest
+import tensorflow as tf
+from dataset_helpers import (
+    class_folders,
+    csv,
+    encoded,
+    labels,
+    picture,
+    read,
+    refused,
+    truncated_jpeg,
+    write,
+)
+from image_helpers import write_records
+from PIL import Image
+
+from tf_contrastive import datasets
+from tf_contrastive.base import terminal
+from tf_contrastive.config.data import Reading
+from tf_contrastive.datasets import looking
+from tf_contrastive.doctor import memory
+
+# What is refused, and the reason.
+_REFUSED = {
+    "BMP 2 bits": "damaged",
+    "JPEG2000 rgb, 16 bits": "Pillow reads other pixels",
+    "PPM float": "floating-point",
+    "TIFF 8 bits, signed": "signed",
+    "TIFF 16 bits, signed": "signed",
+    "TIFF 16 bits, white first": "Pillow reads other pixels",
+    "TIFF 16 bits in planes": "Pillow reads other pixels",
+    "TIFF 32 bits": "32-bit",
+    "TIFF float": "floating-point",
+    "TIFF YCbCr": "damaged",
+}
+
+
+# ---- Pixels ------------------------------------------------------------------
+
+
+def _equal_pillow(images, paths, names, upright):
+    for path, image in zip(paths, images, strict=True):
+        expected = odd_images.by_pillow(Path(path).read_bytes(), upright)
+        np.testing.assert_array_equal(image, expected, names[path])
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Paths of images of every format and subtype -> their names."""
+    folder = tmp_path_factory.mktemp("odd")
+    paths = {}
+    for i, (name, (ending, content)) in enumerate(odd_images.files().items()):
+        path = write(folder / f"{i:03}.{ending}", content)
+        paths[str(path)] = name
+    return paths
+
+
+@pytest.mark.parametrize("exif", ["apply", "ignore"])
+def test_pixels_are_those_of_pillow(exif, odd):
+    folder = Path(next(iter(odd))).parent
+    reading = Reading(exif=exif, max_bad_images=len(_REFUSED))
+    source = datasets.source(f"folder:{folder}", reading=reading)
+    known = {name for name in odd.values()}
+    bad = {odd[path] for path in source.info.bad_images}
+    assert bad == known.intersection(_REFUSED)
+    paths = [path for path in odd if path not in source.info.bad_images]
+    images = [example["image"] for example in read(source)]
+    _equal_pillow(images, paths, odd, exif == "apply")
+    for row, image in zip(
+        source.records.as_numpy_iterator(), images, strict=True
+    ):
+        assert row["size"].tolist() == list(image.shape[:2])
+
+
+def test_each_refused_image_has_its_reason(odd, tmp_path):
+    for path, name in odd.items():
+        if name in _REFUSED:
+            copy = write(tmp_path / name / "a", Path(path).read_bytes())
+            copy = copy.rename(copy.with_suffix(Path(path).suffix))
+            refused(_REFUSED[name], name=f"folder:{copy.parent}")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "without content"),
+        (b"<!DOCTYPE html><html>404</html>", "of a format"),
+        (encoded(picture(0), "TGA"), "of a format"),
+        (encoded(picture(0))[:-30], "damaged"),
+    ],
+)
+def test_the_reason_says_whether_a_file_is_an_image(content, reason, tmp_path):
+    write(tmp_path / "a.jpg", content)
+    refused(reason, name=f"folder:{tmp_path}")
+
+
+def test_hard_contrasts_of_a_jpeg_do_not_overflow(tmp_path):
+    """By a faster transform, TensorFlow takes white for black in a QR code."""
+    modules = np.random.default_rng(0).integers(0, 2, (60, 60), np.uint8)
+    code = Image.fromarray(np.kron(modules, np.full((5, 5), 255, np.uint8)))
+    for quality in (50, 75, 95, 100):
+        content = encoded(code, "JPEG", quality=quality)
+        path = write(tmp_path / str(quality) / "a.jpg", content)
+        (example,) = read(datasets.source(f"folder:{path.parent}"))
+        expected = odd_images.by_pillow(content)
+        np.testing.assert_array_equal(example["image"], expected)
+
+
+def test_jpeg_and_png_need_no_pillow(odd, tmp_path):
+    """The hosts of a TPU and of a data service have none."""
+    usual = {}
+    for path, name in odd.items():
+        if name.startswith(odd_images.NATIVE) and "CMYK" not in name:
+            copy = write(tmp_path / Path(path).name, Path(path).read_bytes())
+            usual[str(copy)] = name
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.by_pillow == any("YCCK" in x for x in usual.values())
+
+
+def test_images_in_records_are_never_turned(odd, tmp_path):
+    names = {p: name for p, name in odd.items() if name not in _REFUSED}
+    rows = [{"image": Path(path).read_bytes()} for path in names]
+    write_records(tmp_path / "a.tfrecord", rows)
+    source = datasets.source(f"tfrecord:{tmp_path}/a.tfrecord")
+    images = [example["image"] for example in read(source)]
+    _equal_pillow(images, names, names, upright=False)
+    assert "JPEG" in dict(source.info.found)["images"]
+    with datasets.without_python():
+        examples = source.examples()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="only Pillow"):
+        list(examples)
+
+
+def test_formats_are_counted_by_their_content(tmp_path):
+    for i, kind in enumerate(("JPEG", "MPO", "PNG", "WEBP")):
+        ending = kind.lower().replace("mpo", "jpg")
+        write(tmp_path / f"{i}.{ending}", encoded(picture(i), kind))
+    write(tmp_path / "4.jpg", encoded(picture(4)))
+    found = dict(datasets.source(f"folder:{tmp_path}").info.found)
+    assert found["files"] == "2 JPEG, 2 PNG, 1 WEBP"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+@pytest.mark.parametrize("bits", [12, 14, 15])
+def test_few_bits_in_files_of_sixteen_are_noticed(
+    kind, bits, tmp_path, monkeypatch
+):
+    said = []
+    monkeypatch.setattr(terminal, "warning", said.append)
+    pixels = np.arange(1 << 14, dtype=np.uint16).reshape(128, 128) << 2
+    pixels >>= 16 - bits
+    for i in range(3):
+        image = Image.fromarray(pixels)
+        write(tmp_path / f"{i}.{kind.lower()}", encoded(image, kind))
+    # Black, of 8 bits.
+    write(tmp_path / "a.png", encoded(Image.new("L", (9, 9))))
+    name = f"folder:{tmp_path}"
+    datasets.source(name)
+    assert len(said) == (bits < 15)
+    if said:
+        assert f"{name}: 3 images of 16 bits" in said[0]
+        assert f"above {(1 << bits) - 1:,}" in said[0]
+
+
+@pytest.mark.parametrize("turn", [1, 6])
+def test_images_of_one_turned_shape_have_it(turn, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    for i in range(3):
+        contents = encoded(picture(i, (30, 20)), "JPEG", exif=exif)
+        write(tmp_path / f"{i}.jpg", contents)
+    source = datasets.source(f"folder:{tmp_path}")
+    expected = (30, 20, 3) if turn == 1 else (20, 30, 3)
+    assert source.info.image_shape == expected
+    assert all(e["image"].shape == expected for e in read(source))
+
+
+# ---- Limits ------------------------------------------------------------------
+
+
+def test_an_image_of_too_many_pixels_is_left_out_by_its_header(tmp_path):
+    class_folders(tmp_path)
+    large = write(
+        tmp_path / "cat" / "large.jpg", encoded(picture(0, (40, 50)), "JPEG")
+    )
+    name = f"folder:{tmp_path}"
+    assert datasets.source(name).info.num_examples == 7
+    for pixels, bad in (1999, (str(large),)), (2000, ()):
+        reading = Reading(max_image_pixels=pixels)
+        assert datasets.source(name, reading=reading).info.bad_images == bad
+
+
+def _declared(content, side):
+    """A PNG whose header declares another size."""
+    changed = bytearray(content)
+    changed[16:24] = side.to_bytes(4, "big") * 2
+    changed[29:33] = zlib.crc32(changed[12:29]).to_bytes(4, "big")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "TIFF", "BMP"])
+def test_the_limit_is_not_that_of_pillow(kind, tmp_path, monkeypatch, recwarn):
+    """Whose own limit is of some users' process, and comes back."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    write(tmp_path / f"a.{kind.lower()}", encoded(picture(0, (60, 60)), kind))
+    name = f"folder:{tmp_path}"
+    assert len(read(datasets.source(name))) == 1
+    refused(
+        "more than max_image_pixels=3599",
+        name=name,
+        reading=Reading(max_image_pixels=3599),
+    )
+    assert Image.MAX_IMAGE_PIXELS == 1000
+    assert not [w for w in recwarn if "Decompression" in str(w.category)]
+
+
+def test_headers_that_declare_much_are_not_decoded(tmp_path):
+    write(tmp_path / "a.png", _declared(encoded(picture(1)), 60_000))
+    refused("max_image_pixels", name=f"folder:{tmp_path}")
+
+
+def _chunk(name, content):
+    check = struct.pack(">I", zlib.crc32(name + content))
+    return struct.pack(">I", len(content)) + name + content + check
+
+
+def _png_bomb(where):
+    """A PNG of 12 x 10 pixels and about 1 MB that holds 512 MiB of zeros."""
+    content = encoded(picture(2))
+    zeros = zlib.compress(bytes(1 << 29), 9)
+    if where == "pixels":
+        at = content.index(b"IDAT") - 4
+        length = int.from_bytes(content[at : at + 4], "big")
+        data = content[at + 8 : at + 8 + length]
+        rows = zlib.decompress(data)
+        data = zlib.compress(rows + bytes(1 << 29), 9)
+        return (
+            content[:at] + _chunk(b"IDAT", data) + content[at + 12 + length :]
+        )
+    texts = b"".join(
+        _chunk(b"zTXt", b"a\0\0" + zeros[:8000]) for _ in range(90)
+    )
+    return content[:33] + texts + content[33:]
+
+
+@pytest.mark.parametrize("where", ["pixels", "texts"])
+def test_what_a_png_holds_beyond_its_pixels_is_not_inflated(where, tmp_path):
+    write(tmp_path / "ok.png", encoded(picture(3)))
+    write(tmp_path / "bomb.png", _png_bomb(where))
+    datasets.source(f"folder:{tmp_path}")  # What is imported late.
+    os.utime(tmp_path / "bomb.png", (1, 1))
+    start = time.process_time()
+    source = datasets.source(f"folder:{tmp_path}")
+    images = [example["image"] for example in read(source)]
+    assert time.process_time() - start < 1.5
+    for image in images:
+        assert image.tobytes() in {
+            np.asarray(picture(i)).tobytes() for i in (2, 3)
+        }
+
+
+def _tile_bomb(side):
+    """A TIFF of 16 x 16 pixels in one tile of side x side."""
+    data = zlib.compress(bytes(side * side), 9)
+    tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1}
+    tags |= {322: side, 323: side, 324: 8, 325: len(data)}
+    entries = [struct.pack("<HHII", tag, 4, 1, x) for tag, x in tags.items()]
+    table = struct.pack("<H", len(tags)) + b"".join(entries) + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + table
+
+
+def test_a_small_tiff_of_a_large_tile_takes_little_memory(tmp_path):
+    write(tmp_path / "a.tif", _tile_bomb(128))
+    (example,) = read(datasets.source(f"folder:{tmp_path}"))
+    assert example["image"].shape == (16, 16, 3)
+    write(tmp_path / "b.tif", _tile_bomb(20_000))
+    Path("/proc/self/clear_refs").write_text("5")  # Forgets earlier peaks.
+    before = memory.peak_resident()
+    source = datasets.source(f"folder:{tmp_path}")
+    assert memory.peak_resident() - before < 100e6
+    assert source.info.bad_images == (str(tmp_path / "b.tif"),)
+
+
+def test_scans_of_a_jpeg_are_limited(tmp_path):
+    content = encoded(picture(0), "JPEG")
+    scan = b"\xff\xfe\0\4\xff\xda"  # A comment with the mark of a scan.
+    for scans, is_read in (19, True), (20, False):
+        more = content[:2] + scan * scans + content[2:]
+        folder = tmp_path / str(scans)
+        write(folder / "a.jpg", more)
+        if is_read:
+            assert len(read(datasets.source(f"folder:{folder}"))) == 1
+        else:
+            refused("more scans", name=f"folder:{folder}")
+
+
+# ---- What is remembered ------------------------------------------------------
+
+
+def test_unreadable_images_are_left_out_and_named(tmp_path):
+    class_folders(tmp_path)
+    bad = {
+        str(write(tmp_path / "cat" / "bad1.jpg", truncated_jpeg())),
+        str(write(tmp_path / "dog" / "bad2.png", encoded(picture(1))[:-40])),
+        str(write(tmp_path / "dog" / "bad3.jpg", b"")),
+        str(write(tmp_path / "dog" / "bad4.gif", b"<html>not found</html>")),
+    }
+    name = f"folder:{tmp_path}"
+    source = datasets.source(name)
+    assert set(source.info.bad_images) == bad
+    assert labels(source) == [0, 0, 0, 1, 1, 1]
+    refused(
+        "4 of 10 images",
+        "max_bad_images=3",
+        "bad1.jpg",
+        "max_bad_images=4",
+        name=name,
+        reading=Reading(max_bad_images=3),
+    )
+    # A folder or a pipe that is named like an image is not opened.
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    assert len(datasets.source(name).info.bad_images) == 5
+
+
+@pytest.fixture
+def looks(monkeypatch, tmp_path):
+    """The images that are looked at from now on."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    look, seen = looking._look, []
+
+    def counted(contents, *options):
+        seen.append(contents)
+        return look(contents, *options)
+
+    monkeypatch.setattr(looking, "_look", counted)
+    return seen
+
+
+def test_only_new_and_changed_files_are_looked_at(tmp_path, monkeypatch, looks):
+    root = tmp_path / "images"
+    class_folders(root)
+
+    def opened(expected, **options):
+        looks.clear()
+        info = datasets.source(f"folder:{root}", **options).info
+        assert len(looks) == expected
+        return info
+
+    first = opened(6)
+    assert opened(0) == first
+    opened(0, split="train[:50%]")
+    monkeypatch.chdir(tmp_path)
+    assert datasets.source("folder:images").info.image_shape
+    assert len(looks) == 0
+    # A changed file, of the same length or time; a new one; a damaged one,
+    # which is tried at each start.
+    changed, other, *_ = sorted((root / "cat").iterdir())
+    times = changed.stat().st_atime_ns, changed.stat().st_mtime_ns
+    changed.write_bytes(encoded(picture(3, (20, 30))))
+    os.utime(changed, ns=times)
+    content = bytearray(other.read_bytes())
+    os.utime(write(other, bytes(content)), (1, 1))
+    write(root / "dog" / "new.png", encoded(picture(4)))
+    bad = write(root / "dog" / "new.jpg", truncated_jpeg())
+    info = opened(4)
+    assert info.image_shape is None and info.bad_images == (str(bad),)
+    assert opened(1) == info
+    # A damaged store is as none.
+    (store,) = (tmp_path / "cache" / "tf_contrastive" / "images").iterdir()
+    store.write_bytes(store.read_bytes()[:100])
+    assert opened(8) == info
+
+
+def test_a_file_of_many_lines_is_looked_at_once(tmp_path, looks):
+    for i in range(2):
+        write(tmp_path / f"{i}.png", encoded(picture(i)))
+    lines = "".join(f"{i % 2}.png,{i % 2}\n" for i in range(9))
+    name = csv(tmp_path / "list.csv", "path,label\n" + lines)
+    for expected in (2, 0):
+        looks.clear()
+        source = datasets.source(name)
+        assert len(looks) == expected
+        assert labels(source) == [0, 1] * 4 + [0]
+        assert len({*source.digests.tolist()}) == 2
+
+
+@pytest.mark.slow
+def test_only_changed_files_of_records_are_looked_at(tmp_path, looks):
+    def write_file(file, count, label=0):
+        rows = [
+            {"image": encoded(picture(10 * file + i)), "label": label + i}
+            for i in range(count)
+        ]
+        write_records(tmp_path / f"{file}.tfrecord", rows)
+
+    for file, count in enumerate((3, 0, 5)):
+        write_file(file, count)
+    name = f"tfrecord:{tmp_path}/*.tfrecord"
+
+    def opened(expected, **options):
+        looks.clear()
+        source = datasets.source(name, **options)
+        assert len(looks) == expected
+        assert labels(source) == [int(x) for x in source.labels()]
+        return source
+
+    first = opened(8)
+    assert labels(first) == [0, 1, 2, 0, 1, 2, 3, 4]
+    again = opened(0)
+    assert again.info == first.info and labels(again) == labels(first)
+    assert labels(opened(0, split="train[2:5]")) == [2, 0, 1]
+    write_file(1, 2, label=7)
+    changed = opened(2)
+    assert changed.info.num_classes == 9
+    assert labels(changed) == [0, 1, 2, 7, 8, 0, 1, 2, 3, 4]
+    # A file with an unreadable image is tried at each start.
+    bad = {"image": truncated_jpeg(), "label": 0}
+    write_records(tmp_path / "3.tfrecord", [bad])
+    for _ in range(2):
+        (named,) = opened(1).info.bad_images
+        assert named == f"record 0 (from 0) of {tmp_path}/3.tfrecord"
+
+
+@pytest.mark.slow
+def test_an_image_takes_100_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    count, image = 20_000, encoded(picture(0))
+    write(tmp_path / "images" / "1.png", image)
+    rows = []
+    for i in range(count):
+        os.makedirs(tmp_path / "images" / f"{i // 1000:05}", exist_ok=True)
+        path = f"images/{i // 1000:05}/{i:09}.png"
+        os.link(tmp_path / "images" / "1.png", tmp_path / path)
+        rows.append(f"{path},c{i * 7 % 1000:03}\n")
+    source = datasets.source(
+        csv(tmp_path / "list.csv", "path,label\n" + "".join(rows))
+    )
+    assert (source.labels() == np.arange(count) * 7 % 1000).all()
+    assert source.paths[12345] == f"{tmp_path}/images/00012/000012345.png"
+    tensors = [*source.arrays.values(), tf.constant(source.digests)]
+    held = sum(tensor.numpy().nbytes for tensor in tensors)
+    held += len(io.BytesIO("".join(source.paths).encode()).getvalue())
+    held += 8 * (count + 1)
+    folder = len(str(tmp_path)) + 1
+    assert held / count - folder < 100 - 40

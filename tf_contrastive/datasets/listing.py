@@ -1,0 +1,173 @@
+"""The images of a split as a folder or a table lists them, before a look."""
+
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tf_contrastive.base import errors, terminal
+from tf_contrastive.config.data import Reading
+
+# How anything else is read.
+OWN = (
+    "or read it by a function of your own, with"
+    f" {errors.arg('dataset', 'module:name')}"
+)
+
+
+class Listing(NamedTuple):
+    """The image files of a split.
+
+    Attributes:
+      place: the folder, or the table.
+      paths: of the files, LargeString [n].
+      names: of the files, which do not depend on where the place is,
+        LargeString [n].
+      found: rows of `Info.found`.
+      labels: int32 [n], -1 of a file without one; None: none has one.
+      classes: a name per class, or ().
+      num_classes: number of classes, if they have no names.
+      is_mixed: whether slices are random samples, in an order by the names.
+      holds_out: whether the files are those of both train and test.
+      base: the folder that relative paths start at, if they may be absent.
+    """
+
+    place: str
+    paths: pa.Array
+    names: pa.Array
+    found: dict[str, str]
+    labels: np.ndarray | None = None
+    classes: tuple[str, ...] = ()
+    num_classes: int | None = None
+    is_mixed: bool = False
+    holds_out: bool = False
+    base: str | None = None
+
+
+def counts(values: Iterable[str], most: int = 5) -> str:
+    """Counts values, such as "12 .jpg, 3 .png"."""
+    counted = Counter(values).most_common()
+    first = ", ".join(f"{count:,} {value}" for value, count in counted[:most])
+    return first + ", ..." * (len(counted) > most)
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """Joins names, at most some of them."""
+    every = list(names)
+    return ", ".join(every[:most]) + ", ..." * (len(every) > most)
+
+
+def extension(name: str) -> str:
+    """Returns a file's extension, in words."""
+    return os.path.splitext(name)[1].lower() or "without extension"
+
+
+def without_label(number: int, total: int) -> str:
+    """Says how many images lack a label; empty: none does."""
+    return f"{number:,} of {total:,} images" * bool(number)
+
+
+# ---- Classes -----------------------------------------------------------------
+
+
+def _spoken(name: str) -> str:
+    """Returns a name as it is spoken: letter case and separators differ."""
+    shown = (c for c in name if unicodedata.category(c) != "Cf")
+    folded = unicodedata.normalize("NFKC", "".join(shown)).casefold()
+    plain = unicodedata.normalize("NFKC", folded)
+    return re.sub(r"[\s_-]+", " ", plain).strip()
+
+
+def number_names(
+    name: str, split: str, by_split: Mapping[str, set[str]]
+) -> dict[str, int]:
+    """Numbers the classes of all splits in sorted order.
+
+    Args:
+      name: of the dataset.
+      split: the one that is opened, a key of `by_split`.
+      by_split: names of classes.
+
+    Raises:
+      UserError: for names that cannot be told apart, or if those of two splits
+        differ in letter case or separators only.
+    """
+    classes = sorted(set().union(*by_split.values()))
+    groups: dict[str, list[str]] = {}
+    for each in classes:
+        groups.setdefault(_spoken(each), []).append(each)
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        forms = {
+            " ".join(unicodedata.normalize("NFC", x).split()) for x in group
+        }
+        spellings = " and ".join(map(ascii, group))
+        together = any(
+            len(held.intersection(group)) > 1 for held in by_split.values()
+        )
+        if len(forms) < len(group) or not together:
+            raise errors.UserError(
+                f"{name}: the classes {spellings} differ in letter case,"
+                " separators or the form of Unicode only: give them one name,"
+                " or names that are read differently"
+            )
+        terminal.warning(
+            f"{name}: {spellings} are different classes; if they are one, give"
+            " them one name"
+        )
+    _compare(name, split, by_split)
+    return {each: number for number, each in enumerate(classes)}
+
+
+def count_integers(
+    name: str, split: str, by_split: Mapping[str, set[int]], reading: Reading
+) -> int:
+    """Checks labels that are integers; returns the number of classes.
+
+    Args:
+      name: of the dataset.
+      split: the one that is opened, a key of `by_split`.
+      by_split: the labels that occur, less `first_label`.
+      reading: options.
+
+    Raises:
+      UserError: unless they start at 0.
+    """
+    every = set().union(*by_split.values())
+    smallest, count = min(every), max(every) + 1
+    if smallest == 1 and reading.first_label is None:
+        raise errors.UserError(
+            f"{name}: its labels start at 1: set"
+            f" {errors.arg('first_label', '1')}, or"
+            f" {errors.arg('first_label', '0')} if there is a class 0"
+        )
+    if smallest < 0:
+        first = reading.first_label or 0
+        own_views = f", or set {errors.arg('unlabelled', 'own_views')}"
+        raise errors.UserError(
+            f"{name}: its smallest label is {smallest + first}: write labels of"
+            f" at least {first}{own_views * (smallest + first == -1)}"
+        )
+    if 2 * len(every) < count:
+        terminal.warning(
+            f"{name}: {count - len(every):,} of {count:,} classes have no"
+            " image: number the classes from 0, without gaps"
+        )
+    _compare(name, split, by_split)
+    return count
+
+
+def _compare(name: str, split: str, by_split: Mapping[str, set]) -> None:
+    """Warns of classes of a split that are never trained."""
+    held = by_split[split]
+    if new := sorted(held - by_split.get("train", held)):
+        terminal.warning(
+            f"{name}: {len(new)} of the {len(held)} classes of {split} are not"
+            f" in train, such as {new[0]}"
+        )

@@ -1,0 +1,98 @@
+"""Paths of millions of files, which graphs look up and Python reads."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+# Texts that are Python's at a time.
+BLOCK = 1 << 16
+
+
+def texts(array: pa.Array) -> Iterator[str]:
+    """Yields the texts of an array, without a list of all of them."""
+    for start in range(0, len(array), BLOCK):
+        yield from array.slice(start, BLOCK).to_pylist()
+
+
+def array_of(strings: Sequence[str] | Iterator[str]) -> pa.Array:
+    """Returns texts as an array, LargeString [n]."""
+    return pa.array(strings, pa.large_string())
+
+
+def mapped(function: Callable[[str], str], array: pa.Array) -> pa.Array:
+    """Returns a function of each text, LargeString [n]."""
+    blocks = [
+        array_of([function(x) for x in array.slice(start, BLOCK).to_pylist()])
+        for start in range(0, len(array), BLOCK)
+    ]
+    return pa.concat_arrays(blocks) if blocks else array_of([])
+
+
+def real(paths: Iterator[str]) -> Iterator[str]:
+    """Yields local paths whole, and without links to their folders."""
+    folder = functools.cache(os.path.realpath)
+    for path in paths:
+        path = path.removeprefix("file://")
+        if "://" not in path:
+            above, name = os.path.split(os.path.abspath(path))
+            path = os.path.join(folder(above), name)
+        yield path
+
+
+class Paths(Sequence[str]):
+    """Paths in the form of a pyarrow array, in memory that graphs read.
+
+    A path takes its bytes and 8 more.
+    """
+
+    def __init__(self, array: pa.Array) -> None:
+        """`array` is LargeString [n], which is copied."""
+        if array.offset or not len(array):
+            array = array_of(array.to_pylist())
+        _, ends, content = array.buffers()
+        self._ends = np.frombuffer(ends, np.int64)[: len(array) + 1].copy()
+        # On the host, and not in the graphs of tf.data functions.
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._content = tf.constant(content.to_pybytes() if content else "")
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]
+        start, end = self._ends[range(len(self))[index] :][:2].tolist()
+        text = tf.strings.substr(self._content, start, end - start)
+        return text.numpy().decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return texts(self.array())
+
+    def array(self) -> pa.Array:
+        """Returns a copy of all, LargeString [n]."""
+        buffers = [
+            None,
+            pa.py_buffer(self._ends),
+            pa.py_buffer(self._content.numpy()),
+        ]
+        return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
+
+    def take(self, rows: np.ndarray) -> "Paths":
+        """Returns some of them, int [m]."""
+        return Paths(self.array().take(pa.array(rows)))
+
+    @functools.cached_property
+    def lookup(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Number, int64 [] -> path, string [], in TensorFlow."""
+        content = self._content
+        with tf.init_scope(), tf.device("CPU:0"):
+            ends = tf.convert_to_tensor(self._ends)
+        self._ends = ends.numpy()
+
+        def text(number: tf.Tensor) -> tf.Tensor:
+            start, end = ends[number], ends[number + 1]
+            return tf.strings.substr(content, start, end - start)
+
+        return text

@@ -1,0 +1,241 @@
+"""What was found in files, so that the next start does not read them again.
+
+A file is read again when its size or its time of change differs. What is known
+of a dataset's files is in `$XDG_CACHE_HOME/tf_contrastive/images`.
+"""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import os
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive.base import errors, files, terminal
+
+T = TypeVar("T")
+# Change it when something else is found in the same files.
+_VERSION = 10
+# Requests at a time; object stores take long for each.
+REMOTE_THREADS = 64
+_LOG_SECONDS = 10
+
+
+class _Known(NamedTuple):
+    """What is known of n files; few bytes of each, since there are millions.
+
+    Attributes:
+      keys: digests of their paths, int64 [n].
+      stats: lengths, and times of change in ns, int64 [n, 2]; -1: no file.
+      counts: rows of each file, int64 [n].
+      rows: of file after file, a structured array, [sum of counts].
+    """
+
+    keys: np.ndarray
+    stats: np.ndarray
+    counts: np.ndarray
+    rows: np.ndarray
+
+    def rows_of(self, chosen: np.ndarray) -> np.ndarray:
+        """Returns the rows of some of the files, int [m] or bool [n]."""
+        everything = np.arange(len(self.keys))
+        if np.array_equal(everything[chosen], everything):
+            return self.rows  # Copies of all would take as much again.
+        counts = self.counts[chosen]
+        starts = (np.cumsum(self.counts) - self.counts)[chosen]
+        places = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        return self.rows[places + np.arange(len(places))]
+
+    def select(self, chosen: np.ndarray) -> "_Known":
+        """Returns some of the files, int [m] or bool [n]."""
+        parts = self.keys[chosen], self.stats[chosen], self.counts[chosen]
+        return _Known(*parts, self.rows_of(chosen))
+
+    def joined(self, other: "_Known") -> "_Known":
+        """Returns these files and others."""
+        pairs = zip(self, other, strict=True)
+        return _Known(*map(np.concatenate, pairs))
+
+
+def digest(contents: Any) -> int:
+    """Returns 64 bits that equal contents share, and others do not."""
+    # Not for security: hosts in FIPS mode refuse it otherwise.
+    short = hashlib.blake2b(contents, digest_size=8, usedforsecurity=False)
+    return int.from_bytes(short.digest(), "little", signed=True)
+
+
+def find(
+    paths: Sequence[str],
+    counts: np.ndarray,
+    name: str,
+    read: Callable[[Sequence[str], np.ndarray], np.ndarray],
+    form: np.dtype,
+    *,
+    read_all: bool = False,
+    time_of: str = "st_mtime_ns",
+) -> np.ndarray:
+    """Returns what is found in file after file; reads those not known.
+
+    Args:
+      paths: of the files; those that occur twice are read once.
+      counts: of their rows, int64 [n].
+      name: of what is found, and where; see `place`.
+      read: some of the paths, and their counts -> all their rows.
+      form: of a row; the first number is 0 in rows that are not remembered.
+      read_all: whether to read known files, too.
+      time_of: the local file's time that must not have changed.
+    """
+    store = _store(name)
+    known = _load(store, form)
+    if read_all:
+        # If reading fails, the next start remembers nothing.
+        with contextlib.suppress(OSError):
+            os.remove(store)
+    keys = np.fromiter(map(_key, paths), np.int64, len(paths))
+    _, firsts, place = np.unique(keys, return_index=True, return_inverse=True)
+    if len(firsts) < len(keys):
+        # Each file once, and then its rows as often as it occurs.
+        some = [paths[i] for i in firsts.tolist()]
+        rows = find(
+            some,
+            counts[firsts],
+            name,
+            read,
+            form,
+            read_all=read_all,
+            time_of=time_of,
+        )
+        once = _Known(keys[firsts], np.zeros([0]), counts[firsts], rows)
+        return once.rows_of(place.reshape(-1))
+    stats = _stats(paths, time_of)
+    # Where the files are among those that are known.
+    places = np.zeros([len(paths)], np.int64)
+    is_known = np.zeros([len(paths)], bool)
+    if len(known.keys) and not read_all:
+        order = np.argsort(known.keys)
+        places = np.searchsorted(known.keys, keys, sorter=order)
+        places = order[np.minimum(places, len(order) - 1)]
+        is_known = (known.keys[places] == keys) & (stats[:, 0] >= 0)
+        is_known &= (known.stats[places] == stats).all(axis=1)
+        is_known &= known.counts[places] == counts
+    if is_known.all():
+        return known.rows_of(places)
+    unknown = np.flatnonzero(~is_known)
+    rows = read([paths[i] for i in unknown.tolist()], counts[unknown])
+    new = _Known(keys[unknown], stats[unknown], counts[unknown], rows)
+    found = known.select(places[is_known]).joined(new)
+    order = np.argsort(np.concatenate([np.flatnonzero(is_known), unknown]))
+    found = found.select(order)
+    # Unreadable ones are tried again: the disk may have been at fault.
+    is_whole = found.rows[(form.names or ("",))[0]] != 0
+    kept = found.stats[:, 0] >= 0
+    kept[np.repeat(np.arange(len(keys)), found.counts)[~is_whole]] = False
+    others = known.select(~np.isin(known.keys, keys))
+    _save(store, others.joined(found.select(kept)))
+    return found.rows
+
+
+def logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
+    """Yields items that count `size` each; logs their number at times."""
+    last = time.monotonic()
+    for number, item in enumerate(items, 1):
+        yield item
+        if time.monotonic() - last > _LOG_SECONDS:
+            last = time.monotonic()
+            terminal.info(
+                f"verified {number * size:,} {what}; the next start remembers"
+                " them"
+            )
+
+
+def threads(paths: Sequence[str], local: int) -> int:
+    """Returns how many files are read at a time, if local ones are `local`."""
+    return REMOTE_THREADS if "://" in paths[0] else local
+
+
+def _stats(paths: Sequence[str], time_of: str) -> np.ndarray:
+    """Returns sizes and times of files, int64 [n, 2]; -1 of what is none."""
+
+    def one(path: str) -> tuple[int, int]:
+        try:
+            local = files.local_path(path)
+            if local is None:
+                remote = tf.io.gfile.stat(path)
+                return remote.length, remote.mtime_nsec
+            status = os.stat(local)
+            if stat.S_ISREG(status.st_mode):
+                return status.st_size, getattr(status, time_of)
+        except (tf.errors.OpError, OSError, ValueError):  # A name with "\0".
+            pass
+        return -1, -1
+
+    pair = np.dtype((np.int64, 2))
+    if not any("://" in path for path in paths):
+        return np.fromiter(map(one, paths), pair, len(paths))
+    with concurrent.futures.ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        return np.fromiter(pool.map(one, paths), pair, len(paths))
+
+
+# ---- The store ---------------------------------------------------------------
+
+
+def place(path: str, *options: object) -> str:
+    """Returns a name for what is found at a path by some options."""
+    return " ".join(map(str, [*options, _absolute(path)]))
+
+
+def _store(name: str) -> str:
+    """Returns the file of a name's rows."""
+    text = f"{_VERSION} {name}".encode("utf-8", "surrogateescape")
+    key = hashlib.sha256(text).hexdigest()
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(cache, "tf_contrastive", "images", f"{key}.npy")
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _key(path: str) -> int:
+    return digest(_absolute(path).encode("utf-8", "surrogateescape"))
+
+
+def _load(store: str, form: np.dtype) -> _Known:
+    """Reads what is known; nothing, if the store is absent or damaged."""
+    try:
+        files.size(store)  # Of a regular file.
+        with tf.io.gfile.GFile(store, "rb") as file:
+            check, *parts = (
+                np.lib.format.read_array(file, allow_pickle=False)
+                for _ in range(1 + len(_Known._fields))
+            )
+        known = _Known(*parts)
+        if check == _checksum(known) and known.rows.dtype == form:
+            return known
+    except Exception:  # Damaged files raise errors of any type.
+        pass
+    numbers = np.zeros([0], np.int64)
+    pairs = np.zeros([0, 2], np.int64)
+    return _Known(numbers, pairs, numbers, np.zeros([0], form))
+
+
+def _save(store: str, known: _Known) -> None:
+    """Writes what is known, if that is possible."""
+    with (
+        contextlib.suppress(errors.UserError),
+        files.replacing(store) as unfinished,
+        tf.io.gfile.GFile(unfinished, "wb") as file,
+    ):
+        for array in (_checksum(known), *known):
+            np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _checksum(known: _Known) -> np.ndarray:
+    sums = [zlib.crc32(np.ascontiguousarray(array).data) for array in known]
+    return np.array(sum(sums), np.int64)

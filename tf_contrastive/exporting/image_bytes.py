@@ -1,0 +1,274 @@
+"""Checks of encoded images in a SavedModel, which has no Python.
+
+A file of a few bytes can declare 100,000 x 100,000 pixels, for which a decoder
+would allocate 30 GB; a progressive JPEG can have thousands of scans, and each
+takes as long as the whole image; and TensorFlow inflates all that a PNG holds.
+The functions are TensorFlow operations on the bytes of one JPEG or PNG. They
+fail if the bytes are not such a file; the caller drops it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive.datasets import decoding
+from tf_contrastive.datasets.decoding import JPEG_START, PNG_START, starts
+
+_HOST = "/device:CPU:0"
+
+# Limit of the steps over the metadata of a JPEG. Ordinary files take some
+# dozens; a malicious one must not keep the server busy.
+_MAX_STEPS = 1000
+# Scans of a JPEG. Encoders write at most about a dozen; a thumbnail in the
+# metadata has its own.
+_MAX_SCANS = 20
+_SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
+# Bytes of a PNG beyond those of its pixels; a thousand times as many may be
+# inflated.
+_MAX_MORE = 1 << 18
+_XMP_ORIENTATION = b"tiff:Orientation"
+_EXIF_MARK, _XMP_MARK = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+_PNG_EXIF, _PNG_XMP = b"eXIf", b"iTXtXML:com.adobe.xmp\0"
+# EXIF data as ImageMagick writes them, which are not read here.
+_PNG_TEXT = b"Raw profile type exif\0"
+_MAX_METADATA = 1 << 16  # Bytes, as a JPEG can have in a segment.
+_ORIENTATION = 0x0112  # Its tag.
+# Types of its value, of 16 and of 32 bits, and what TIFF starts with.
+_SHORTS, _LONGS, _TIFF = (3, 8), (4, 9), 42
+_ABSENT = -1
+_FILL = 0xFFFF  # The marker of a byte that fills a gap in a JPEG.
+
+
+def on_host(function: Callable) -> Callable:
+    """Keeps a function's operations on the CPU.
+
+    TensorFlow would place some on a GPU, each with copies of a few bytes; and
+    beside an H200 a few PNGs were turned otherwise than their EXIF data say.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            scope = tf.device(_HOST)
+        else:  # The branches of `tf.cond` inherit only a function.
+            scope = tf.compat.v1.device(lambda _: _HOST)
+        with scope:
+            return function(*args, **kwargs)
+
+    return run
+
+
+@on_host
+def decode(data: tf.Tensor, max_pixels: int, turn: bool) -> tf.Tensor:
+    """Decodes a JPEG's or PNG's bytes, string [], as Pillow does.
+
+    Args:
+      data: the bytes.
+      max_pixels: limit of its pixels.
+      turn: whether to turn it as its EXIF or XMP data say.
+
+    Returns:
+      uint8 [h, w, 3].
+
+    Raises:
+      InvalidArgumentError: for other formats, a JPEG of four channels or of too
+        many scans, more pixels, a PNG of far more bytes than its pixels have,
+        or whose EXIF data are in a text.
+    """
+
+    def of_jpeg() -> tf.Tensor:
+        height, width, channels = tf.unstack(
+            tf.io.extract_jpeg_shape(data, tf.int64)
+        )
+        scans = tf.size(tf.strings.split(data, _SCAN)) - 1
+        fits = (channels < 4) & (scans <= _MAX_SCANS)
+        return tf.where(fits, height * width, -1)
+
+    def of_png() -> tf.Tensor:
+        width, height = _number(data, 16), _number(data, 20)
+        length = tf.cast(tf.strings.length(data), tf.int64)
+        # At most four channels of 16 bits, and a byte for each row.
+        fits = length <= _MAX_MORE + (8 * width + 1) * height
+        return tf.where(fits, width * height, -1)
+
+    is_jpeg, is_png = starts(data, JPEG_START), starts(data, PNG_START)
+    pixels = tf.case(
+        [(is_jpeg, of_jpeg), (is_png, of_png)],
+        default=lambda: tf.constant(-1, tf.int64),
+    )
+    fits = tf.debugging.Assert(
+        (pixels > 0) & (pixels <= max_pixels),
+        ["not a usual JPEG or PNG, or too much; pixels:", pixels],
+    )
+    # Each operation takes the one before as its input: stateless ones do not
+    # wait for an assertion, and what runs while another fails is cancelled,
+    # which TensorFlow might report instead, and no dataset ignores.
+    with tf.control_dependencies([fits]):
+        data = tf.identity(data)
+    angle = orientation(data) if turn else tf.constant(1)
+    with tf.control_dependencies([angle]):
+        image = tf.cond(
+            is_jpeg,
+            lambda: decoding.decode_jpeg(data),
+            lambda: decoding.decode_png(data),
+        )
+    image.set_shape([None, None, 3])
+    return decoding.upright(image, angle) if turn else image
+
+
+@on_host
+def orientation(data: tf.Tensor) -> tf.Tensor:
+    """Reads the orientation of a JPEG's or PNG's bytes, string [].
+
+    It is in the EXIF data or, if those lack it, in the XMP data.
+
+    Returns:
+      1 to 8, int32 []; 1, which is upright, if there is none.
+    """
+    value = tf.cond(
+        starts(data, JPEG_START),
+        lambda: _jpeg_orientation(data),
+        lambda: _png_orientation(data),
+    )
+    return tf.where((value >= 1) & (value <= 8), value, 1)
+
+
+# Not inlined: what few files need would cost all others time, since operations
+# take some even if they are not executed.
+def _on_bytes(function: Callable) -> Callable:
+    return tf.function(
+        on_host(function),
+        input_signature=[tf.TensorSpec([], tf.string)],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
+
+
+def _number(data: tf.Tensor, at: int | tf.Tensor) -> tf.Tensor:
+    """Returns the unsigned number of 4 bytes at byte `at`, int64 []."""
+    text = tf.strings.substr(data, at, 4)
+    value = tf.io.decode_raw(text, tf.int32, little_endian=False)
+    value = tf.reshape(value, [])  # Fails if the file is too short.
+    return tf.cast(tf.bitcast(value, tf.uint32), tf.int64)
+
+
+def _segment(data: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a JPEG segment's marker, 0 beyond the file, and its end."""
+    text = tf.strings.substr(data, tf.minimum(at, tf.strings.length(data)), 4)
+    parts = tf.io.decode_raw(tf.strings.join([text, bytes(4)]), tf.uint8)
+    parts = tf.cast(parts, tf.int32)
+    marker = 256 * parts[0] + parts[1]
+    end = at + 2 + 256 * parts[2] + parts[3]
+    return marker, tf.where(marker == _FILL, at + 1, end)
+
+
+def _is_metadata(marker: tf.Tensor) -> tf.Tensor:
+    """Whether a marker is of an application, a comment, or fills a gap."""
+    return (marker // 16 == 0xFFE) | (marker == 0xFFFE) | (marker == _FILL)
+
+
+@_on_bytes
+def _jpeg_orientation(data: tf.Tensor) -> tf.Tensor:
+    """Returns that of a JPEG's first EXIF data, or of its last XMP data."""
+
+    def more(at: tf.Tensor, steps: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        return _is_metadata(_segment(data, at)[0]) & (steps < _MAX_STEPS)
+
+    def body(
+        at: tf.Tensor, steps: tf.Tensor, exif: tf.Tensor, xmp: tf.Tensor
+    ) -> list[tf.Tensor]:
+        marker, end = _segment(data, at)
+        start = tf.minimum(at + 4, tf.strings.length(data))
+        text = tf.strings.substr(data, start, tf.maximum(end - start, 0))
+        is_exif = (marker == 0xFFE1) & starts(text, _EXIF_MARK) & (exif == b"")
+        is_xmp = (marker == 0xFFE1) & starts(text, _XMP_MARK)
+        return [
+            tf.maximum(end, at + 1),
+            steps + 1,
+            tf.where(is_exif, text, exif),
+            tf.where(is_xmp, text, xmp),
+        ]
+
+    empty = tf.constant(b"")
+    *_, exif, xmp = tf.while_loop(more, body, [2, 0, empty, empty])
+    return _first(_exif(exif), xmp)
+
+
+@_on_bytes
+def _png_orientation(data: tf.Tensor) -> tf.Tensor:
+    """Returns that of a PNG's EXIF data, or of its XMP data."""
+    end = tf.strings.length(data)
+
+    def chunk(mark: bytes) -> tf.Tensor:
+        """Returns what follows in a chunk of this type, and of these bytes."""
+        at = tf.strings.length(tf.strings.split(data, mark, maxsplit=1)[0])
+        length = _number(data, at - 4) + 4 - len(mark)
+        length = tf.clip_by_value(length, 0, _MAX_METADATA)
+        start = tf.minimum(at + len(mark), end)
+        return tf.strings.substr(data, start, tf.cast(length, tf.int32))
+
+    has_text = tf.size(tf.strings.split(data, _PNG_TEXT, maxsplit=1)) > 1
+    unread = tf.debugging.Assert(~has_text, ["EXIF data in a text"])
+    with tf.control_dependencies([unread]):
+        exif = _exif(chunk(_PNG_EXIF))
+    return _first(exif, chunk(_PNG_XMP))
+
+
+def _first(exif: tf.Tensor, xmp: tf.Tensor) -> tf.Tensor:
+    """Returns that in EXIF data, uint8 [n], else in XMP data, string []."""
+    value = _of_exif(exif)
+    return tf.cond(value == _ABSENT, lambda: _of_xmp(xmp), lambda: value)
+
+
+def _exif(text: tf.Tensor) -> tf.Tensor:
+    """Returns EXIF data, string [], without their mark, uint8 [n]."""
+    text = tf.strings.regex_replace(text, r"^(Exif\x00\x00)+", b"")
+    return tf.io.decode_raw(text, tf.uint8)
+
+
+def _of_exif(block: tf.Tensor) -> tf.Tensor:
+    """Returns the orientation in EXIF data, uint8 [n]; `_ABSENT` if none."""
+    parts = tf.cast(block, tf.int32)
+    # What lies beyond the end reads as 0.
+    parts = tf.concat([parts, [0]], 0)
+    end = tf.size(parts) - 1
+    is_little = parts[0] == ord("I")
+
+    def number(at: tf.Tensor) -> tf.Tensor:
+        """Returns the 16-bit numbers at some bytes."""
+        first, second = (
+            tf.gather(parts, tf.minimum(at + i, end)) for i in (0, 1)
+        )
+        return tf.where(is_little, first + 256 * second, 256 * first + second)
+
+    def long(at: tf.Tensor) -> tf.Tensor:
+        """Returns the lower half of 32-bit numbers."""
+        return number(at + tf.where(is_little, 0, 2))
+
+    # The first directory: its place, the number of entries, and the entries.
+    directory = long(tf.constant(4))
+    at = directory + 2 + 12 * tf.range(number(directory))
+    is_exif = (parts[0] == parts[tf.minimum(1, end)]) & (number(2) == _TIFF)
+    is_entry = (number(at) == _ORIENTATION) & is_exif
+    at = tf.boolean_mask(at, is_entry)
+    kind, count = number(at + 2)[:, tf.newaxis], long(at + 4)
+    is_short = tf.reduce_any(kind == _SHORTS, 1)
+    is_long = tf.reduce_any(kind == _LONGS, 1)
+    value = tf.where(is_short, number(at + 8), long(at + 8))
+    # Of several values the first, if they are not elsewhere.
+    usual = is_short & (count <= 2) | is_long & (count <= 1)
+    value = tf.where(usual & (count > 0), value, 1)
+    return tf.concat([value, [_ABSENT]], 0)[0]
+
+
+def _of_xmp(text: tf.Tensor) -> tf.Tensor:
+    """Returns the orientation in XMP data, string []; 1 if none."""
+    follow = tf.strings.split(text, _XMP_ORIENTATION)[1:]
+    follow = tf.strings.substr(follow, 0, 3)
+    form = r'^(="|>)([0-9])\C*$'
+    values = tf.boolean_mask(follow, tf.strings.regex_full_match(follow, form))
+    values = tf.strings.regex_replace(values, form, r"\2")
+    values = tf.strings.to_number(values, tf.int32)
+    return tf.concat([values, [1]], 0)[0]
