@@ -653,7 +653,7 @@ import os, signal, time
 def save(*_):
     time.sleep(0.3)
     # print is not reentrant, and the signal may have interrupted one.
-    os.write(1, b"saved\n")
+    os.write(1, b"saved\\n")
     os._exit(42)
 signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
