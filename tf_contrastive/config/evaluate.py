@@ -185,22 +185,6 @@ class Scoring(_Groups):
         preprocessing = {"preprocessing": self.evaluation.preprocessing}
         return self.hyperparameters(name) | preprocessing
 
-    def numbers(self, name: str) -> set[str]:
-        """Returns a protocol's numbers: METRIC, VARIANT/METRIC or METRIC/1.
-
-        The last is the first of a list; `*` stands for any part.
-        """
-        protocol: ProtocolDeclaration = getattr(self, name)
-        spaces = ["h"]
-        if "features" in protocol.shared:
-            spaces = split_list(self.evaluation.features)
-        return {
-            "/".join(filter(None, (space_variant(space, variant), number)))
-            for space in spaces
-            for variant in protocol.variants()
-            for number in protocol.writes()
-        }
-
     def version_of(self, name: str) -> str:
         """Returns a protocol's version, such as 1, or 1-cpu at a scale."""
         protocol, scale = PROTOCOLS[name], self.evaluation.scale

@@ -1,8 +1,8 @@
 """Evaluation protocols, each declared in one place.
 
 A declaration has the protocol's name, its options with their defaults, its
-traits, where the function that measures is, and the names of the numbers that
-it writes. Nothing else lists the protocols.
+traits, and where the function that measures is. Nothing else lists the
+protocols.
 """
 
 import dataclasses
@@ -83,7 +83,6 @@ class ProtocolDeclaration:
         (variant, measurement), each yielded as soon as it is measured.
       lacks: MODULE:FUNCTION, context -> what the protocol lacks besides the
         traits below, or None.
-      metrics: names of the numbers that it writes, see `writes`.
       version: from 1. A change of the code that can change results increases
         it, so that incomparable results are not compared.
       prefix: of the names that the fields have among the command's options.
@@ -99,7 +98,6 @@ class ProtocolDeclaration:
     name: ClassVar[str]
     implementation: ClassVar[str]
     lacks: ClassVar[str] = ""
-    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")
     version: ClassVar[int] = 1
     prefix: ClassVar[str] = ""
     shared: ClassVar[tuple[str, ...]] = ()
@@ -108,17 +106,6 @@ class ProtocolDeclaration:
     learns: ClassVar[bool] = False
     needs_projections: ClassVar[bool] = False
     smallest: ClassVar[Mapping[str, int]] = {}
-
-    def writes(self) -> tuple[str, ...]:
-        """Returns the numbers of each result: METRIC, or METRIC/1 of a list.
-
-        `*` stands for any part. Claims are checked by them before they run.
-        """
-        return self.metrics
-
-    def variants(self) -> tuple[str, ...]:
-        """Returns the names of its results; "" if there is one."""
-        return ("",)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
@@ -144,7 +131,6 @@ class KNN(ProtocolDeclaration):
     name = "knn"
     implementation = "tf_contrastive.evaluation.classification:measure_knn"
     lacks = "tf_contrastive.evaluation.classification:lacks_for_knn"
-    metrics = ("top1",)
     prefix = "knn_"
     shared = ("features",)
     needs_labels = True
@@ -175,11 +161,6 @@ class KNN(ProtocolDeclaration):
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
         return {"k": read_counts(self.k), **self.votes()}
-
-    def variants(self) -> tuple[str, ...]:
-        """Returns the names of the results, by number of neighbours."""
-        votes = self.votes()
-        return tuple(neighbors_name(k, **votes) for k in read_counts(self.k))
 
     def check(self) -> None:
         """Raises `UserError` for a temperature that has no effect."""
@@ -276,7 +257,6 @@ class Linear(LinearStage, ProtocolDeclaration):
     name = "linear"
     implementation = "tf_contrastive.evaluation.classification:measure_linear"
     lacks = "tf_contrastive.evaluation.classification:lacks_features"
-    metrics = ("top1", "top5", "loss")
     prefix = "linear_"
     shared = ("features", "validation_fraction", "seed")
     cpu: ClassVar = {"augmentation": "none", "batch_size": 256}
@@ -298,11 +278,6 @@ class Linear(LinearStage, ProtocolDeclaration):
         " --validation_fraction of train; empty: --linear_learning_rate",
         check=POSITIVE_NUMBERS,
     )
-
-    def writes(self) -> tuple[str, ...]:
-        """Returns the numbers of each result."""
-        rate = ("learning_rate",) if self.learning_rates else ()
-        return self.metrics + rate
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of the linear protocol."""
@@ -352,7 +327,6 @@ class Logistic(ProtocolDeclaration):
 
     name = "logistic"
     implementation = "tf_contrastive.evaluation.logistic:measure"
-    metrics = ("top1", "top5", "mean_per_class", "penalty")
     prefix = "logistic_"
     shared = ("validation_fraction", "seed")
     needs_labels = True
@@ -402,7 +376,6 @@ class Finetune(ProtocolDeclaration):
     name = "finetune"
     implementation = "tf_contrastive.evaluation.finetune:measure"
     lacks = "tf_contrastive.evaluation.finetune:lacks_copy_or_labels"
-    metrics = ("top1", "top5", "labels", "learning_rate", "validation")
     prefix = "finetune_"
     shared = ("validation_fraction", "seed")
     cpu: ClassVar = {
@@ -464,12 +437,6 @@ class Finetune(ProtocolDeclaration):
         choices=("auto", *FINE_TUNING),
     )
 
-    def variants(self) -> tuple[str, ...]:
-        """Returns the names of the results, by fraction of the labels."""
-        ends = ("", " scratch") if self.scratch else ("",)
-        fractions = read_numbers(self.fractions)
-        return tuple(f"{100 * x:g}%{end}" for x in fractions for end in ends)
-
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
         values = super().hyperparameters()
@@ -511,7 +478,6 @@ class Transfer(ProtocolDeclaration):
     name = "transfer"
     implementation = "tf_contrastive.evaluation.transfer:measure"
     lacks = "tf_contrastive.evaluation.transfer:lacks_datasets"
-    metrics = ("top1", "score")
     version = 2
     prefix = "transfer_"
     shared = ("validation_fraction", "seed")
@@ -573,11 +539,6 @@ class Transfer(ProtocolDeclaration):
         read=read_numbers,
     )
 
-    def variants(self) -> tuple[str, ...]:
-        """Returns the names of the results, by target and method."""
-        targets, methods = SUITES[self.suite].targets, split_list(self.methods)
-        return tuple(f"{x} {method}" for x in targets for method in methods)
-
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of the protocol's `measure`."""
         values = super().hyperparameters()
@@ -628,7 +589,6 @@ class Robustness(ProtocolDeclaration):
     name = "robustness"
     implementation = "tf_contrastive.evaluation.robustness:measure"
     lacks = "tf_contrastive.evaluation.robustness:lacks_classifier"
-    metrics = ("top1", "clean_top1", "mean_error", "mce", "relative_mce")
     version = 4
     prefix = "robustness_"
     shared = ("linear", "neighbors", "seed")
@@ -673,14 +633,6 @@ class Robustness(ProtocolDeclaration):
         """Whether the classifier has confidences, as all but neighbours."""
         return self.classifier != "knn"
 
-    def writes(self) -> tuple[str, ...]:
-        """Returns the numbers of its result, most of them by severity."""
-        by_severity = [f"error_{name}" for name in split_list(self.corruptions)]
-        by_severity += ["accuracy", *["ece"] * self.is_calibrated]
-        lists = (f"{name}/{s}" for name in by_severity for s in SEVERITIES)
-        further = "ece_clean" if self.is_calibrated else "neighbors"
-        return (*self.metrics, further, *lists)
-
     def check(self) -> None:
         """Raises `UserError` for neighbours that have no effect."""
         if self.k != Robustness.k and self.is_calibrated:
@@ -692,11 +644,6 @@ class Robustness(ProtocolDeclaration):
 
 
 # ---- Measures of the representations -----------------------------------------
-
-
-def _of_spaces(*numbers: str) -> tuple[str, ...]:
-    """Returns the names of numbers of embeddings h and projections z."""
-    return tuple(f"{name}_{space}" for name in numbers for space in ("h", "z"))
 
 
 class _OfViews(ProtocolDeclaration):
@@ -711,16 +658,6 @@ class Separation(ProtocolDeclaration):
 
     name = "separation"
     implementation = "tf_contrastive.evaluation.separation:measure"
-    metrics = tuple(
-        f"{space}{name}"
-        for space in ("", "projection_")
-        for name in (
-            "margin",
-            "margin_of_medians",
-            "target_median",
-            "noise_median",
-        )
-    )
     version = 2
     needs_labels = True
     learns = True
@@ -733,15 +670,6 @@ class KLBound(_OfViews):
     name = "kl_bound"
     implementation = "tf_contrastive.evaluation.projections:measure_kl"
     lacks = "tf_contrastive.evaluation.projections:lacks_classes"
-    metrics = (
-        "kl_lower_bound",
-        "sincere_loss",
-        "upper_bound",
-        "supcon_kl_lower_bound",
-        "supcon_loss",
-        "temperature",
-        "images",
-    )
     needs_labels = True
     needs_projections = True
     smallest: ClassVar = {"test": 2}
@@ -757,13 +685,6 @@ class Contrastive(_OfViews):
 
     name = "contrastive"
     implementation = "tf_contrastive.evaluation.projections:measure_task"
-    metrics = (
-        "contrastive_accuracy",
-        "contrastive_entropy",
-        "max_entropy",
-        "temperature",
-        "images",
-    )
     needs_projections = True
     smallest: ClassVar = {"test": 2}
 
@@ -780,14 +701,6 @@ class Uniformity(_OfViews):
 
     name = "uniformity"
     implementation = "tf_contrastive.evaluation.hypersphere:measure"
-    metrics = _of_spaces(
-        "alignment",
-        "uniformity",
-        "effective_rank",
-        "kurtosis",
-        "ks_prior",
-        "ks_normal",
-    )
 
     random_directions: int = _measure_option(
         12, "orthogonal directions of histograms (uniformity)", minimum=1
@@ -800,7 +713,6 @@ class Spectrum(ProtocolDeclaration):
     name = "spectrum"
     implementation = "tf_contrastive.evaluation.spectra:measure"
     lacks = "tf_contrastive.evaluation.spectra:lacks_linear_map"
-    metrics = ("share_of_top_*", "effective_rank", "rows", "columns")
     needs_projections = True
 
 
@@ -810,13 +722,6 @@ class Transforms(ProtocolDeclaration):
 
     name = "transforms"
     implementation = "tf_contrastive.evaluation.transformations:measure"
-    metrics = (
-        *_of_spaces("color", "rotation", "noise", "sobel"),
-        "color_chance",
-        "rotation_chance",
-        "noise_chance",
-        "sobel_chance",
-    )
     learns = True
     shared = ("seed",)
     cpu: ClassVar = {"transforms_train": 2000, "transforms_test": 2000}
@@ -844,7 +749,6 @@ class TSNE(ProtocolDeclaration):
 
     name = "tsne"
     implementation = "tf_contrastive.evaluation.tsne:measure"
-    metrics = ("divergence_h", "divergence_z", "images")
     shared = ("seed",)
     smallest: ClassVar = {"test": 4}
 
@@ -865,7 +769,6 @@ class KMeans(ProtocolDeclaration):
 
     name = "kmeans"
     implementation = "tf_contrastive.evaluation.kmeans:measure"
-    metrics = ("explained_*",)
     shared = ("seed",)
 
     kmeans_images: int = _measure_option(
