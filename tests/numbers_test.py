@@ -11,11 +11,11 @@ from tf_contrastive import (
     losses,
     optimizers,
     schedules,
-    train,
 )
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.pretrain import Pretrain, check_memory, resolve
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.views.mixup_cutmix import Mixing
 
 
@@ -111,9 +111,9 @@ def _fit(monkeypatch, gib, **options):
     memory = types.SimpleNamespace(total=int(gib * 2**30))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     options = {"image_size": 8, "batch_size": 512, "views": 128} | options
-    options |= {"dataset": "digits", "encoder": "resnet10", "workdir": "w"}
-    run = train.prepare(fields.replace(Pretrain(), **options))
-    train._check_memory(run)
+    run = fields.replace(Pretrain(), dataset="digits", **options)
+    run = resolve(run, dataset="digits", image_shape=(8, 8, 3))
+    check_memory(run, Machine(), 1437, (8, 8, 3))
 
 
 @pytest.mark.parametrize(
