@@ -134,19 +134,16 @@ def test_one_encoding_is_chosen(encoding, folder):
 
 
 @pytest.mark.slow
-def test_packs_of_version_0_2_0_go_on(folder):
+def test_packs_of_another_format_are_refused(folder):
     source = datasets.source(f"folder:{folder}/images")
-    _write(source, f"{folder}/packed", 40, "jpeg")
+    _write(source, f"{folder}/packed", 40)
     manifest = folder / "packed" / "train.json"
     about = json.loads(manifest.read_text())
-    del about["encoding"], about["files"][-1]
-    for part in about["files"]:
-        part |= {"bytes": 1, "sha256": "0"}
-        del part["jpeg"]
-    manifest.write_text(json.dumps(about))
-    ways = _write(source, f"{folder}/packed", 40, "jpeg")
-    assert sum(ways.values()) == len(_SIZES)
-    assert len(_read(folder)[1]) == len(_SIZES)
+    manifest.write_text(json.dumps(about | {"format": 2}))
+    with pytest.raises(errors.UserError, match="format 2"):
+        datasets.source(f"packed:{folder}/packed")
+    with pytest.raises(errors.UserError, match="format=2"):
+        _write(source, f"{folder}/packed", 40)
 
 
 def _held_out():

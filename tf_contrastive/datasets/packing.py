@@ -33,8 +33,10 @@ from tf_contrastive.datasets.source import (
 _QUALITY = 95
 # How an image is packed.
 _KEPT, _LOSSY, _LOSSLESS = _WAYS = ("kept", "jpeg", "png")
-# Of a manifest.
+# Of a manifest. A change by which older packs would be misread increases it.
+_FORMAT = 1
 _FORM = {
+    "format": int,
     "dataset": str,
     "split": str,
     "side": int,
@@ -83,6 +85,7 @@ def pack(
         )
     split = split_spec.parse(info.split)[0]
     about = {
+        "format": _FORMAT,
         "dataset": info.name,
         "split": info.split,
         "side": side,
@@ -254,6 +257,11 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
             f" the command datasets with {errors.arg('pack')}"
         )
     about = files.read_json(manifest, form=_FORM)
+    if about["format"] != _FORMAT:
+        raise errors.UserError(
+            f"{manifest} has format {about['format']}, and this version reads"
+            f" {_FORMAT}: pack the images again"
+        )
     paths = [os.path.join(folder, part["name"]) for part in about["files"]]
     counts = np.array([part["images"] for part in about["files"]], np.int64)
     if counts.sum() != about["examples"]:
