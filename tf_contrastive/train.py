@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from tf_contrastive import (
     schedules,
     tensorboard,
 )
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
@@ -38,7 +38,6 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import (
     Machine,
     check_profile_steps,
-    read_step_window,
     resolve_log_every,
     skipped_steps,
 )
@@ -98,10 +97,8 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
     run = prepare(options) if isinstance(options, Pretrain) else options
     runtime, source = run.options.runtime, run.source
     check_profile_steps(runtime.profile_steps, run.total_steps)
-    info = source.info
-    configs.check_memory(
-        run.options, run.machine, info.num_examples, info.image_shape
-    )
+    size, shape = source.info.num_examples, source.info.image_shape
+    configs.check_memory(run.options, run.machine, size, shape)
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()
@@ -146,7 +143,11 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
         ):
             summaries = _summaries(run, model, rates, host_copy, saved)
             row = hparams.HParams(run.events, run.options)
-            watchers += [summaries, row, *_reports(run, summaries)]
+            watchers += [summaries, row]
+            steps = run.steps_per_epoch
+            watchers += callbacks.reports(
+                run.options, source, steps, run.service, summaries, run.events
+            )
         keeper = callbacks.CheckpointCallback(
             saved,
             runtime,
@@ -376,7 +377,9 @@ class PreparedRun:
             for optimizer in compiled.values():
                 optimizer.skips_non_finite = True
         compiles_step = runtime.xla == "on"
-        if compiles_step and _is_multiworker(self.strategy):
+        if compiles_step and isinstance(
+            self.strategy, tf.distribute.MultiWorkerMirroredStrategy
+        ):
             # Its collectives fail in a compiled function.
             tf.config.optimizer.set_jit("autoclustering")
             compiles_step = False
@@ -390,10 +393,6 @@ class PreparedRun:
             f"{name.removesuffix('_optimizer')}/learning_rate": rate
             for name, (rate, _) in built.items()
         }
-
-
-def _is_multiworker(strategy: tf.distribute.Strategy) -> bool:
-    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def prepare(
@@ -535,7 +534,7 @@ def _summaries(
         every_steps=run.log_every_steps,
         batch_size=run.options.schedule.batch_size,
         schedules=curves,
-        references=callbacks.references(run.options, run.source.class_sizes()),
+        references=callbacks.references(run.options, run.source),
         first_summaries=[
             write_views,
             lambda: scalars.write_layout(
@@ -557,31 +556,6 @@ def _summaries(
 def _in_thread(function: Callable[[], Any]) -> Any:
     with futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
-
-
-def _reports(
-    run: PreparedRun, summaries: tensorboard.TensorBoard
-) -> Iterator[tf.keras.callbacks.Callback]:
-    """Yields the callbacks that report on the terminal, and the profile."""
-    options = run.options
-    batch_size = options.schedule.batch_size
-    if terminal.shows_progress():
-        yield callbacks.Progress(
-            epochs=options.schedule.epochs,
-            steps_per_epoch=run.steps_per_epoch,
-            batch_size=batch_size,
-            excluded_seconds=summaries.histogram_seconds,
-        )
-    yield callbacks.CollapseWarning(
-        callbacks.references(options, run.source.class_sizes()).get("loss"),
-        options.schedule.warmup_epochs or 0.0,
-        one_network=not options.loss.takes_keys,
-        write=summaries.write_warning,
-    )
-    if window := read_step_window(options.runtime.profile_steps):
-        yield tensorboard.Profile(run.events, *window)
-    if run.service:
-        yield callbacks.DeliveredExamples(run.service)
 
 
 def fit(

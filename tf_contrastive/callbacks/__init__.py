@@ -11,7 +11,7 @@ from tf_contrastive.callbacks.progress import (
     DeliveredExamples,
     Progress,
 )
-from tf_contrastive.callbacks.references import references
+from tf_contrastive.callbacks.reports import references, reports
 from tf_contrastive.callbacks.steps_per_execution import (
     AdaptiveStepsPerExecution,
 )
@@ -27,4 +27,5 @@ __all__ = [
     "Progress",
     "announce",
     "references",
+    "reports",
 ]
