@@ -39,7 +39,7 @@ _COMMAND = """
 import os, signal, sys
 def save(number, frame):
     # print is not reentrant, and the signal may have interrupted one.
-    os.write(2, f"saved after {signal.Signals(number).name}\n".encode())
+    os.write(2, f"saved after {signal.Signals(number).name}\\n".encode())
     os._exit(42)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, save)

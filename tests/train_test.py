@@ -33,7 +33,7 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.datasets import color_statistics as dataset_statistics
 from tf_contrastive.doctor import test_split
-from tf_contrastive.tensorboard import scalars
+from tf_contrastive.tensorboard import examples, scalars
 
 pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
@@ -451,7 +451,7 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
     # Nothing waits for the views to show, which no strategy has to do with.
     events = []
     step_end = callbacks.CheckpointCallback.on_train_batch_end
-    example_views = train.PreparedRun.example_views
+    views_of = examples.views_of
 
     def ended(*args, **kwargs):
         events.append("step")
@@ -459,11 +459,11 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
 
     def made(run):
         events.append(f"views, {tf.distribute.has_strategy()}")
-        return example_views(run)
+        return views_of(run)
 
     keeper = callbacks.CheckpointCallback
     monkeypatch.setattr(keeper, "on_train_batch_end", ended)
-    monkeypatch.setattr(train.PreparedRun, "example_views", made)
+    monkeypatch.setattr(examples, "views_of", made)
     # A single step: over several, rounding grows where it turns a ReLU. (The
     # exact comparison, of a network in which none turns, is in
     # model/contrastive_step_test.)

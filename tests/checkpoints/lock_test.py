@@ -136,7 +136,9 @@ def test_the_owner_renews_and_notices_its_successor(
         first = json.loads(file.read_text())["renewed"]
         while json.loads(file.read_text())["renewed"] == first:
             time.sleep(0.01)
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"token": 1}))
+        file.write_text(
+            json.dumps(json.loads(file.read_text()) | {"token": "other"})
+        )
         time.sleep(0.2)
     assert "stop one of the two" in capsys.readouterr().err
     assert file.exists()  # It is the other's.

@@ -431,29 +431,27 @@ def test_an_image_shows_its_neighbors_which_show_theirs(page, explored):
     assert driver.execute_script("return byId('detail').hidden")
 
 
-def test_the_map_shows_chooses_and_hides_images(page):
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.by import By
+_MOUSE = """
+    const [left] = points.toSorted((a, b) => a.x - b.x);
+    const [x, y] = toScreen(left), box = canvas.getBoundingClientRect();
+    canvas.dispatchEvent(new MouseEvent(arguments[0], {
+      clientX: box.left + x + 3, clientY: box.top + y - 2 }));
+    setTimeout(() => arguments[1]([
+      left.image.id, chosen, tip.hidden, tip.querySelector("img") !== null,
+    ]), 200);
+"""
 
+
+def test_the_map_shows_chooses_and_hides_images(page):
     driver = _open(page, "map")
-    canvas = driver.find_element(By.TAG_NAME, "canvas")
-    x, y, width, height, expected = driver.execute_script(
-        "const left = points.toSorted((a, b) => a.x - b.x)[0];"
-        "return [...toScreen(left), canvas.clientWidth, canvas.clientHeight,"
-        " left.image.id]"
+    driver.execute_script("zoom(2); zoom(2)")
+    assert driver.execute_async_script(_MOUSE, "mousemove")[2:] == [False, True]
+    expected, chosen, *_ = driver.execute_async_script(_MOUSE, "click")
+    assert chosen == expected >= 0
+    driver.execute_script(
+        "document.querySelectorAll('.legend button').forEach((x) => x.click())"
     )
-    mouse = ActionChains(driver)
-    at = round(x - width / 2), round(y - height / 2)
-    mouse.move_to_element_with_offset(canvas, *at).perform()
-    tip = driver.find_element(By.ID, "tip")
-    assert tip.is_displayed() and tip.find_elements(By.TAG_NAME, "img")
-    mouse.click().perform()
-    driver.execute_async_script("setTimeout(arguments[0], 200)")
-    assert driver.execute_script("return chosen") == expected
-    for button in driver.find_elements(By.CSS_SELECTOR, ".legend button"):
-        button.click()
-    mouse.move_by_offset(1, 0).perform()
-    assert not tip.is_displayed()
+    assert driver.execute_async_script(_MOUSE, "mousemove")[2]
 
 
 def test_images_without_a_class_are_rings_of_the_legend(page, tmp_path):

@@ -296,6 +296,7 @@ def test_a_full_disk_ends_an_export(tmp_path, monkeypatch):
     full = _converter(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr(tflite_onnx, "_tflite", full)
     monkeypatch.setattr(tflite_onnx, "compare", lambda *_: (0.0, 1.0))
+    monkeypatch.setattr(tflite_onnx, "_reader", lambda *_: "")
     with pytest.raises(errors.UserError, match="free some space"):
         exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
     assert list(tmp_path.iterdir()) == []
@@ -304,7 +305,9 @@ def test_a_full_disk_ends_an_export(tmp_path, monkeypatch):
 # ---- The card ---------------------------------------------------------------
 
 
-def test_the_card_describes_data_recipe_and_evaluation(workdir, exported):
+def test_the_card_describes_data_recipe_and_evaluation(
+    workdir, exported, tmp_path
+):
     with open(f"{exported[0]}/README.md") as file:
         card = file.read()
     for text in (
@@ -320,7 +323,10 @@ def test_the_card_describes_data_recipe_and_evaluation(workdir, exported):
         assert text in card, text
     assert "0.5000" not in card  # The untrained encoder is not exported.
     # The recipe repeats the run.
-    options = flags.read(Pretrain, card.split("```\n")[1], workdir)
+    recipe = tmp_path / "recipe.flags"
+    recipe.write_text(card.split("```\n")[1])
+    words = [f"--flagfile={recipe}", f"--workdir={workdir}"]
+    options = flags.parse(Pretrain, words)
     assert options == checkpoints.load_run(workdir).config
     assert not re.search(r"\{\w+\}", card)
 

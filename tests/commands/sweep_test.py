@@ -85,6 +85,8 @@ def commands(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "_allowed", set())
+
     def call(*words):
         argv = ["tf_contrastive", "sweep", f"--workdir={tmp_path / 's'}"]
         monkeypatch.setattr(sys, "argv", [*argv, *words])
@@ -144,7 +146,7 @@ def _options(capsys, name, option):
         ),
         # Of a part of the user's own.
         (
-            ["--loss=json:dumps", "--loss_options=indent=1;indent=2"],
+            ["--loss=json:dumps", "--loss_options=indent=1;2"],
             "loss_options",
             ["indent=1", "indent=2"],
         ),

@@ -151,7 +151,7 @@ def test_records(labels, options, expected, tmp_path):
     ("labels", "reading", "message"),
     [
         ([0, -2, 1], _OWN, "have a label below 0"),
-        ([None, 0, 1], _OWN, "unlabelled=own_views with label_feature"),
+        ([None, 0, 1], _OWN, "have a feature that may be the label"),
         (
             [None, None],
             Reading(unlabelled="own_views", label_feature="label"),

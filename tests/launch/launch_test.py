@@ -143,7 +143,6 @@ _MISUSES = [
     ("data_service --workers=0 --dispatcher=a:1", "--workers=0"),
     ("serve --grpc_port=8501 gs://b/a", "8501"),
     ("serve --image=-v=/:/host gs://b/a", "--image=-v=/:/host"),
-    ("pins/update --newest", "--newest"),
     ("tpu_vm_host logs --folow", "--folow"),
     ("tpu_vm_host run", "run"),
     ("tensorboard --port=x", "--port=x"),

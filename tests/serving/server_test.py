@@ -230,7 +230,7 @@ def test_bad_exports_are_not_served(folder, tmp_path):
         version = tmp_path / name
         shutil.copytree(folder / "1", version)
         change(version)
-        return version
+        return str(version)
 
     for factor in (np.nan, 1e30):  # The second makes infinite embeddings.
         version = changed(
@@ -243,7 +243,7 @@ def test_bad_exports_are_not_served(folder, tmp_path):
     model = SavedModel(changed("without", _without_classify))
     model.check_replaces(model)
     with pytest.raises(BadVersionError, match="classify"):
-        model.check_replaces(SavedModel(folder / "1"))
+        model.check_replaces(SavedModel(str(folder / "1")))
 
 
 # ---- Limits, by a model without TensorFlow ----------------------------------

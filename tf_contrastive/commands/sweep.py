@@ -171,7 +171,7 @@ def plan(grid: Grid) -> list[Run]:
       UserError: for a combination that cannot work, or that occurs twice.
     """
     pretrain, evaluate = _split(shlex.split(grid.pretrain))
-    axes = _axes(pretrain)
+    axes, declared = _axes(pretrain)
     count = math.prod(map(len, axes.values()))
     if count > _MAX_RUNS:
         raise UserError(
@@ -187,7 +187,6 @@ def plan(grid: Grid) -> list[Run]:
                 f"--{_PREFIX}output_dir: results go to the folder of each run:"
                 " leave it out"
             )
-    declared = flags.declared(PretrainCommand)
     shared = _without(pretrain, [declared[name] for name in axes])
     runs: dict[str, Run] = {}
     for combination in itertools.product(*axes.values()):
@@ -203,7 +202,8 @@ def plan(grid: Grid) -> list[Run]:
         decisive = {
             name: text
             for name, text in differing.items()
-            if declared[name].identity or name in axes
+            # Options of the user's own parts are not declared.
+            if name not in declared or declared[name].identity or name in axes
         }
         digest = hashlib.sha256(
             json.dumps(decisive, sort_keys=True).encode()
@@ -247,16 +247,31 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return pretrain, [*usual, *evaluate]
 
 
-def _axes(words: Sequence[str]) -> dict[str, list[str]]:
-    """Returns option -> values, of the options with several, in their order."""
+def _axes(
+    words: Sequence[str],
+) -> tuple[dict[str, list[str]], dict[str, Option]]:
+    """Returns option -> values, of the options with several, in their order.
+
+    And the declarations of all options, with those of the user's own parts.
+    """
     declared = flags.declared(PretrainCommand)
     # A flagfile may be somebody else's, whose parts are not to be allowed: it
     # is left to `pretrain`.
     typed = [word for word in words if "flagfile" not in flags.named(word)]
     typed = flags.allow_own_modules(typed)
     places = {n: i for i, word in enumerate(typed) for n in flags.named(word)}
-    texts = flags.texts(PretrainCommand, typed)
-    return {
+    texts: dict[str, str] = {}
+    for name, given in flags.texts(PretrainCommand, typed).items():
+        if isinstance(given, str):
+            texts[name] = given
+            continue
+        for key, text in given.items():
+            own_option = fields.option("", "")
+            own_option.type = str
+            pair = f"{name}={key}"
+            texts[pair] = text
+            declared[pair] = Option(pair, "", "", own_option, True, name, key)
+    axes = {
         name: values
         for name in sorted(
             texts,
@@ -264,14 +279,13 @@ def _axes(words: Sequence[str]) -> dict[str, list[str]]:
         )
         if (values := _values(declared[name], texts[name])) != [texts[name]]
     }
+    return axes, declared
 
 
 def _without(words: Sequence[str], swept: Sequence[Option]) -> list[str]:
     """Returns the flags that give nothing to the swept options."""
     names = {option.name for option in swept}
-    members = [o for o in flags.declared(PretrainCommand).values() if o.family]
-    keys = {(o.family, o.key) for o in members}
-    gone = {(o.family, o.key) for o in members if o.name in names}
+    gone = {(option.family, option.key) for option in swept if option.family}
     kept = []
     for word in words:
         if not names.isdisjoint(flags.named(word)):
@@ -280,11 +294,7 @@ def _without(words: Sequence[str], swept: Sequence[Option]) -> list[str]:
         if any(family == other for other, _ in gone):
             pairs = []
             for pair in fields.split_pairs(text):
-                place = family, pair.partition("=")[0]
-                # Of a part of the user's own, which no option is called after.
-                if place not in keys:
-                    place = family, ""
-                if place not in gone:
+                if (family, pair.partition("=")[0]) not in gone:
                     pairs.append(pair)
             if not pairs:
                 continue
@@ -314,19 +324,20 @@ def _values(option: Option, text: str) -> list[str]:
 
 
 def _is_allowed(option: Option, text: str) -> bool:
+    if text == fields.AUTO:
+        return option.of_component or fields.is_optional(option.field)
     try:
-        value = fields.read(option.name, option.field, text)
+        fields.read_value(option.name, option.field, text)
     except UserError:
         return False
-    return fields.problem(option.field, value) is None
+    return True
 
 
 def _word(option: Option, text: str) -> str:
     """Returns the flag that gives a text to an option."""
     if not option.family:
         return f"--{option.name}={text}"
-    pair = f"{option.key}={text}" if option.key else text
-    return f"--{option.family}={pair}"
+    return f"--{option.family}={option.key}={text}"
 
 
 def _check(kind: type[Command], words: list[str], title: str) -> dict[str, str]:

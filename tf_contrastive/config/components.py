@@ -27,12 +27,15 @@ class Component:
       implementation: `module:name` of the class that computes.
       is_own: whether it is a part of the user's own, `module:name`.
       given: options of a run's component that were set, not left at defaults.
+      others: options that were set for other members of its family, and that it
+        ignores.
     """
 
     name: ClassVar[str]
     implementation: ClassVar[str]
     is_own: ClassVar[bool] = False
     given: ClassVar[frozenset[str]] = frozenset()
+    others: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         check(type(self), vars(self))
@@ -72,8 +75,14 @@ class Component:
     def with_options(self: C, **options: Any) -> C:
         """Returns a copy with options set, which count as given."""
         changed = dataclasses.replace(self, **options)
-        # By its name, since it is a class variable for mypy.
-        setattr(changed, "given", self.given | options.keys())  # noqa: B010
+        vars(changed)["given"] = self.given | options.keys()
+        vars(changed)["others"] = self.others
+        return changed
+
+    def with_others(self: C, others: Mapping[str, Any]) -> C:
+        """Returns a copy that ignores these options, too."""
+        changed = self.with_options()
+        vars(changed)["others"] = {**self.others, **others}
         return changed
 
     def with_defaults(self: C, **defaults: Any) -> C:
@@ -226,6 +235,8 @@ class Family:
             name, group, chosen.label, self.named, identity, "", "", True
         )
         declared = chosen.declared()
+        for key, value in chosen.others.items():
+            declared[key], values[key] = self.declared[key], value
         if every:
             declared, values = self.declared, dict.fromkeys(self.declared)
         for key, field in declared.items():
@@ -251,9 +262,15 @@ class Family:
         """
         name = unused.pop(prefix + self.kind, chosen)
         if not isinstance(name, Component):
-            other = self.component(name)
-            kept = chosen.given & other.declared().keys()
-            chosen = other.with_options(**{k: vars(chosen)[k] for k in kept})
+            before = {**chosen.others}
+            before |= {key: vars(chosen)[key] for key in chosen.given}
+            chosen = self.component(name)
+            known = chosen.declared()
+            kept = {k: value for k, value in before.items() if k in known}
+            chosen = chosen.with_options(**kept)
+            if self.ignores_others:
+                left = before.keys() & self.declared.keys() - known.keys()
+                chosen = chosen.with_others({key: before[key] for key in left})
         elif name is not chosen:
             chosen = name
         further = dict(unused.pop(prefix + self.family, {}))
@@ -268,17 +285,23 @@ class Family:
             value = further.pop(option, unused.pop(named, fields.AUTO))
             if value is not None and value != fields.AUTO:
                 changed[option] = fields.read_value(named, field, value)
-        self._check_others(chosen, unused, further, prefix)
+        if others := self._others(chosen, unused, further, prefix):
+            chosen = chosen.with_others(others)
         return chosen.with_options(**changed) if changed else chosen
 
-    def _check_others(
+    def _others(
         self,
         chosen: Component,
         unused: dict[str, Any],
         further: Mapping[str, Any],
         prefix: str,
-    ) -> None:
-        """Removes options that only other members have, or refuses them."""
+    ) -> dict[str, Any]:
+        """Removes and returns options that only other members have.
+
+        Raises:
+          UserError: if they are not ignored.
+        """
+        others: dict[str, Any] = {}
         for option in further:
             if option not in self.declared:
                 kind = f"option of {self.kind} {chosen.label}"
@@ -287,13 +310,18 @@ class Family:
         for option in self.declared.keys() - chosen.declared().keys():
             name = prefix + self.option_name(option)
             value = further.get(option, unused.pop(name, fields.AUTO))
-            if value in (None, fields.AUTO) or self.ignores_others:
+            if value in (None, fields.AUTO):
+                continue
+            if self.ignores_others:
+                field = self.declared[option]
+                others[option] = fields.read_value(name, field, value)
                 continue
             raise errors.UserError(
                 f"{errors.arg(name)} is not an option of"
                 f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
                 f" {', '.join(self.takers(option))}"
             )
+        return others
 
 
 def chosen(

@@ -145,7 +145,11 @@ def by_pillow(contents: bytes, turn: bool) -> np.ndarray:
 
 def pillow(contents: tf.Tensor, turn: bool = False) -> tf.Tensor:
     """Returns `by_pillow` of bytes, string [], in a graph."""
-    read = functools.partial(by_pillow, turn=turn)
+
+    def read(contents: bytes | np.ndarray) -> np.ndarray:
+        # Outside of a graph TensorFlow passes an array of objects.
+        return by_pillow(np.asarray(contents, object).item(), turn)
+
     image = tf.numpy_function(read, [contents], tf.uint8, stateful=False)
     image.set_shape([None, None, 3])
     return image

@@ -85,7 +85,10 @@ def _contents(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
         try:
             with os.scandir(os.path.join(local, folder)) as entries:
                 for entry in sorted(entries, key=lambda entry: entry.name):
-                    is_folder = entry.is_dir()
+                    try:
+                        is_folder = entry.is_dir()
+                    except OSError:  # A link to itself.
+                        is_folder = False
                     if is_folder and entry.is_symlink():
                         real = os.path.realpath(entry.path)
                         above = os.path.commonpath([here, real])

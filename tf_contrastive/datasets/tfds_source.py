@@ -353,7 +353,12 @@ def _use_first(
     try:
         return use(next(iter(records)))
     # TensorFlow's message may quote the record.
-    except (tf.errors.OpError, UnicodeDecodeError) as error:
+    except (
+        tf.errors.OpError,
+        UnicodeDecodeError,
+        decoding.UnsupportedError,
+        OSError,  # By Pillow.
+    ) as error:
         row = int(np.sum(files.counts[:number]))
         raise errors.UserError(
             f"{name}: {files.place(row)} cannot be read"

@@ -149,7 +149,7 @@ def export(
 
 def _save_keras(encoder: tf.keras.Model, path: str) -> dict[str, Any]:
     """Writes a file of Keras; returns its description, as in `details`."""
-    file, version = KERAS_FILE, tf.keras.__version__
+    file, version = KERAS_FILE, getattr(tf.keras, "__version__", tf.__version__)
     reader = f"Keras 2 of at least {version}, not Keras 3: tf-keras with"
     reader += " TF_USE_LEGACY_KERAS=1"
     if version.startswith("2.15."):

@@ -149,7 +149,7 @@ def test_supcons_table_5_has_the_rotations_of_section_10_2():
         # In the linear stage, too: it has the options of the run.
         assert planned[arm][0].views.policy.rotate, arm
     # A linear stage of SimAugment after another policy, too.
-    assert planned["AutoAugment"][0].views.policy.rotate
+    assert planned["AutoAugment"][0].views.policy.others["rotate"] is True
 
 
 def test_sinceres_figure_3_is_of_1_neighbour():
