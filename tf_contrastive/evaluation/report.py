@@ -279,8 +279,10 @@ class Report:
         self.rows += rows
         for row, part in zip(rows, parts, strict=True):
             self._add_answers(context, row, part)
+        # On all workers, since they read variables together.
+        checksum = embedding.checksum(context.subject.encoder)
         if self._folder:
-            images = self._save(self._folder, context, rows, parts)
+            images = self._save(self._folder, context, rows, parts, checksum)
             self._summarize(self._folder, context, rows, images)
             self.write(finished=False, unfinished=rows[0]["protocol"])
 
@@ -313,6 +315,7 @@ class Report:
         context: EvaluationContext,
         rows: list[dict[str, Any]],
         parts: list[Measurement],
+        checksum: str,
     ) -> dict[str, bytes]:
         """Writes arrays and plots; returns plot -> PNG."""
         current = (context.subject.name, rows[0]["protocol"])
@@ -321,7 +324,7 @@ class Report:
         images: dict[str, bytes] = {}
         for row, part in zip(rows, parts, strict=True):
             variant = row["variant"]
-            self._about[variant] = self._facts_of(context, row, part)
+            self._about[variant] = self._facts_of(context, row, part, checksum)
             arrays: dict[str, Any] = {**part.get("arrays", {})}
             for name in ("predictions", "correct"):
                 if name in part:
@@ -349,6 +352,7 @@ class Report:
         context: EvaluationContext,
         row: dict[str, Any],
         part: Measurement,
+        checksum: str,
     ) -> dict[str, Any]:
         """Returns what says whether two results can be compared."""
         facts = {key: row[key] for key in ("encoder", "protocol", "version")}
@@ -356,7 +360,7 @@ class Report:
             "hyperparameters": row["hyperparameters"]
             | part.get("resolved", {}),
             "step": self._facts["step"] or 0,
-            "checksum": embedding.checksum(context.subject.encoder),
+            "checksum": checksum,
         }
         if "correct" not in part:
             return facts
