@@ -195,6 +195,9 @@ def test_the_json_has_all_and_the_page_what_is_listed(tmp_path):
     assert [x["neighbors"] for x in found["neighbors"]] == nearest.tolist()
     assert len(found["suspects"]) > 5
     assert len(found["map"]["ids"]) == len(found["map"]["places"]) == 7
+    low, high = (f(found["map"]["places"], axis=0) for f in (np.min, np.max))
+    np.testing.assert_allclose(low, -high, atol=1e-4)
+    assert max(high) == pytest.approx(0.5, abs=1e-4)
     text = (tmp_path / "out" / "explore.html").read_text()
     page = json.loads(text.partition('id="data">')[2].partition("</")[0])
     assert [len(page[x]) for x in ("outliers", "suspects")] == [5, 5]
@@ -444,6 +447,10 @@ _MOUSE = """
 
 def test_the_map_shows_chooses_and_hides_images(page):
     driver = _open(page, "map")
+    assert driver.execute_script(
+        "return points.every((point) => toScreen(point).every("
+        "(x, k) => x > 0 && x < [canvas.clientWidth, canvas.clientHeight][k]))"
+    )
     driver.execute_script("zoom(2); zoom(2)")
     assert driver.execute_async_script(_MOUSE, "mousemove")[2:] == [False, True]
     expected, chosen, *_ = driver.execute_async_script(_MOUSE, "click")

@@ -203,6 +203,8 @@ const points = data.map.ids.map((id, k) => {
   const image = images.get(id), [x, y] = data.map.places[k];
   return { image, x, y, kind: hasClasses ? image.class : image.split };
 });
+const [wide, high] = [0, 1].map((axis) => data.map.places.reduce(
+  (most, place) => Math.max(most, 2 * Math.abs(place[axis])), 1e-3));
 const color = new Map(kinds.map((kind, k) => [kind, kinds.length <= 10
   ? COLORS[k] : `hsl(${(k * 137.5) % 360} 65% ${45 + 12 * (k % 3)}%)`]));
 const hidden = new Set();
@@ -210,7 +212,7 @@ let canvas = null, tip = null, scale = 1;
 
 function toScreen({ x, y }) {
   const { clientWidth: width, clientHeight: height } = canvas;
-  const side = Math.min(width, height) - 30;
+  const side = Math.min((width - 30) / wide, (height - 30) / high);
   return [width / 2 + side * x, height / 2 - side * y];
 }
 

@@ -268,8 +268,7 @@ def _map(h: np.ndarray, options: Exploration) -> dict[str, Any]:
         size = min(2, *rows.shape)
         places = decomposition.PCA(size, random_state=0).fit_transform(rows)
         places, by = np.pad(places, ((0, 0), (0, 2 - size))), "PCA"
-    return {
-        "by": by,
-        "ids": ids.tolist(),
-        "places": places.astype(float).round(4).tolist(),
-    }
+    low, high = places.min(axis=0), places.max(axis=0)
+    side = (high - low).max() or 1.0
+    places = ((places - (low + high) / 2) / side).astype(float).round(4)
+    return {"by": by, "ids": ids.tolist(), "places": places.tolist()}
