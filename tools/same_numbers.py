@@ -189,10 +189,11 @@ def _views(path: str) -> None:
     """Writes views of four images by each policy, as arrays."""
     from tf_contrastive import views
     from tf_contrastive.config.views import (
+        LISTING,
         POLICIES,
         Ablation,
         SimCLRPlus,
-        declared,
+        split_name,
     )
 
     images = _images(4, 40, 48)
@@ -207,7 +208,8 @@ def _views(path: str) -> None:
         named[f"simclr, {style}"] = "simclr", {"color_jitter_style": style}
     arrays = {}
     for key, (name, options) in named.items():
-        if "rotate" in declared(name).defaults():
+        declaration = (POLICIES | LISTING)[split_name(name)[0]]
+        if "rotate" in declaration.declared():
             options = {"rotate": True, **options}
         maker = views.Views(views.build(name, image_size=32, **options), 4)
         arrays[key] = maker(images, seeds).numpy()

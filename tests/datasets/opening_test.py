@@ -156,7 +156,8 @@ def test_paths_without_a_scheme_get_one(tmp_path):
 # Root may read everything.
 _WITHOUT_PERMISSION = """
 import os, sys
-from tf_contrastive import datasets, errors
+from tf_contrastive import datasets
+from tf_contrastive.base import errors
 folder = sys.argv[1]
 if os.getuid() == 0:
     # First what TensorFlow imports late, which another user may not read.

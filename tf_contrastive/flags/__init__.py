@@ -16,22 +16,12 @@ from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
-from tf_contrastive.base import errors, installation
+from tf_contrastive.base import errors
 from tf_contrastive.config import fields, own
 from tf_contrastive.config.components import Family
 from tf_contrastive.config.fields import Command, Option
 from tf_contrastive.flags import flagfiles
 
-# Of the options that a run records. It increases with a change by which older
-# files would be misread.
-_FORMAT = 3
-_FIRST_LINE = (
-    f"# All options of a run, format {_FORMAT}, tf_contrastive"
-    f" {installation.VERSION}, in as many lines as the last one says.\n"
-)
-_ANY_FIRST_LINE = re.compile(
-    r"# All options of a run, (?:format (\d+), tf_contrastive (\S+), )?in .*\n"
-)
 _FLAGFILE = (
     "read flags from a file, one per line; quotes around a value and a comment"
     " after it (# ...) are no part of it"
@@ -417,8 +407,7 @@ def record(config: Command) -> str:
 
     It is a flagfile, too; see `write`. Its last line shows that it is whole.
     """
-    text = write(config)
-    return f"{_FIRST_LINE}{text}{_last_line(text)}\n"
+    return flagfiles.record_of(write(config))
 
 
 def read(config_class: type[Config], text: str, workdir: str) -> Config:
@@ -428,22 +417,6 @@ def read(config_class: type[Config], text: str, workdir: str) -> Config:
       ValueError: if it is cut off, something else, of another format, or not
         valid.
     """
-    first = _ANY_FIRST_LINE.match(text)
-    if not first:
-        raise ValueError("it is not whole, or was not written by a run")
-    if first[1] != str(_FORMAT):
-        raise ValueError(
-            f"version {first[2] or '0.2.0'} of tf_contrastive wrote it in"
-            f" format {first[1] or 2}, and this is version"
-            f" {installation.VERSION}, which reads format {_FORMAT}: use that"
-            " version"
-        )
-    if not text.endswith(f"\n{_last_line(text)}\n"):
-        raise ValueError("it is cut off, or lacks options")
+    flagfiles.check_record(text)
     words = [*flagfiles.flags_in(text), f"--workdir={workdir}"]
     return parse(config_class, words)
-
-
-def _last_line(text: str) -> str:
-    count = sum(line.startswith("--") for line in text.splitlines())
-    return f"# End: {count} options."

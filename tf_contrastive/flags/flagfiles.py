@@ -21,6 +21,16 @@ _AMBIGUOUS = {
     "a second flag": re.compile(r"\s--\w"),
     "a # or // that may start a comment": re.compile(r"\s(?:#|//)"),
 }
+# Of the options that a run records. It increases with a change by which older
+# files would be misread.
+_FORMAT = 3
+_FIRST_LINE = (
+    f"# All options of a run, format {_FORMAT}, tf_contrastive"
+    f" {installation.VERSION}, in as many lines as the last one says.\n"
+)
+_ANY_FIRST_LINE = re.compile(
+    r"# All options of a run, (?:format (\d+), tf_contrastive (\S+), )?in .*\n"
+)
 # Characters of a flagfile.
 _MAX_FLAGFILE = 1 << 20
 
@@ -94,8 +104,11 @@ def flags_in(text: str) -> list[str]:
     Quotes around a value and a comment after it are no part of it.
 
     Raises:
-      ValueError: for a line that can be read in two ways.
+      ValueError: for a line that can be read in two ways, or the options of a
+        run that are cut off or of another format.
     """
+    if _ANY_FIRST_LINE.match(text):
+        check_record(text)
     flags = []
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or re.match("#|//", line):
@@ -141,3 +154,36 @@ def line_of(flag: str) -> str:
     name, _, value = flag.partition("=")
     value = re.sub(r"([\"\\])", r"\\\1", value)
     return f'{name}="{value}"'
+
+
+# ---- The options that a run records ------------------------------------------
+
+
+def record_of(text: str) -> str:
+    """Returns a flagfile between two lines that show that it is whole."""
+    return f"{_FIRST_LINE}{text}{_last_line(text)}\n"
+
+
+def check_record(text: str) -> None:
+    """Checks what `record_of` returned.
+
+    Raises:
+      ValueError: if it is cut off, something else, or of another format.
+    """
+    first = _ANY_FIRST_LINE.match(text)
+    if not first:
+        raise ValueError("it is not whole, or was not written by a run")
+    if first[1] != str(_FORMAT):
+        raise ValueError(
+            f"version {first[2] or '0.2.0'} of tf_contrastive wrote it in"
+            f" format {first[1] or 2}, and this is version"
+            f" {installation.VERSION}, which reads format {_FORMAT}: use that"
+            " version"
+        )
+    if not text.endswith(f"\n{_last_line(text)}\n"):
+        raise ValueError("it is cut off, or lacks options")
+
+
+def _last_line(text: str) -> str:
+    count = sum(line.startswith("--") for line in text.splitlines())
+    return f"# End: {count} options."

@@ -108,7 +108,7 @@ def test_the_spread_is_that_of_the_projections():
 
 _OPTIONS = small.DIGITS | {
     "encoder": "convnet",
-    "width": 1.0,
+    "width": "auto",
     "loss": "ntxent",
     "optimizer": "adam",
     "learning_rate": 0.003,

@@ -36,7 +36,7 @@ def test_a_vae_learns_more_than_the_mean_image():
         "split": "train",
         "loss": "ntxent",
         "encoder": "convnet",
-        "width": 1.0,
+        "width": "auto",
         "optimizer": "adam",
         "learning_rate": 0.003,
         "learning_rate_scaling": "none",
@@ -56,7 +56,7 @@ def test_a_vae_that_diverges_in_its_last_step_is_an_error():
     options = small.DIGITS | {
         "split": "train[:64]",
         "encoder": "convnet",
-        "width": 1.0,
+        "width": "auto",
         "optimizer": "sgd",
         "learning_rate": 3e38,
         "learning_rate_scaling": "none",
