@@ -406,10 +406,12 @@ def test_a_killed_sweep_of_digits_resumes(tmp_path):
     )
     with sweeping:
         until = time.monotonic() + 300
-        while not list(tmp_path.glob(f"s/{second}/checkpoints/*.index")):
-            assert sweeping.poll() is None and time.monotonic() < until
-            time.sleep(0.1)
-        os.killpg(sweeping.pid, signal.SIGKILL)
+        try:
+            while not list(tmp_path.glob(f"s/{second}/checkpoints/*.index")):
+                assert sweeping.poll() is None and time.monotonic() < until
+                time.sleep(0.1)
+        finally:
+            os.killpg(sweeping.pid, signal.SIGKILL)
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True
     )
