@@ -220,33 +220,33 @@ _LINES = {
     '--workdir="runs/q"': "--workdir=runs/q",
     "--workdir='runs/q'": "--workdir=runs/q",
     "  --workdir=runs/q\t": "--workdir=runs/q",
-    "--workdir runs/q": "--workdir=runs/q",
-    '-workdir = "runs/q"  # mine': "-workdir=runs/q",
-    "--workdir runs/my run # mine": "--workdir=runs/my run",
-    "--workdir=runs/my run": "--workdir=runs/my run",
-    '--workdir="runs/#1 # a" #b': "--workdir=runs/#1 # a",
+    '-workdir="runs/q"  # it\'s mine': "-workdir=runs/q",
+    '--workdir="runs/my run" # mine': "--workdir=runs/my run",
+    "'--workdir=runs/my run'": "--workdir=runs/my run",
+    '--workdir="runs/#1 # a" # b': "--workdir=runs/#1 # a",
     "--workdir=runs/a#b": "--workdir=runs/a#b",
     "--workdir=#fff": "--workdir=#fff",
     "--workdir=gs://a//b // mine": "--workdir=gs://a//b",
-    "--workdir=/O'Brien/a": "--workdir=/O'Brien/a",
     """--workdir="it's" """: "--workdir=it's",
     """--workdir='5"'""": '--workdir=5"',
-    r'--workdir="a\"b\\c\d"': r'--workdir=a"b\c\d',
+    r'--workdir="a\b"': r"--workdir=a\b",
     r"--workdir='a\b'": r"--workdir=a\b",
     r"--workdir=a\b": r"--workdir=a\b",
-    "--epochs=3 \\": "--epochs=3",
     '--workdir=""': "--workdir=",
     "--workdir=": "--workdir=",
     "--workdir= # none": "--workdir=",
     "--noprobe  # off": "--noprobe",
-    "--probe false": "--probe=false",
     "--loss_options=a=1,b=2 # c": "--loss_options=a=1,b=2",
     # One line can be understood in two ways, or in none.
     '--workdir="runs/q': None,
     '--workdir=runs/q"': None,
     "--workdir='runs/q": None,
     "--workdir='it's'": None,
-    "--workdir=runs/'q'": None,
+    "--workdir=/O'Brien/a": None,
+    "--workdir=runs/my run": None,
+    "--workdir runs/q": None,
+    "--epochs=3 \\": None,
+    '--workdir="runs/q" #b': None,
     '--workdir="runs/q" x': None,
     "--workdir=/run #5/images": None,
     "--workdir=/run //5": None,
@@ -274,8 +274,7 @@ def test_an_included_flagfile_may_be_in_quotes(tmp_path):
     own = tmp_path / "own.flags"
     for line in (
         '--flagfile="base.flags"  # common',
-        "--flagfile base.flags",
-        "-flagfile = 'base.flags'",
+        "-flagfile='base.flags'",
     ):
         own.write_text(f"{line}\n")
         parsed = flags.parse(Pretrain, [f"--flagfile={own}", "--workdir=w"])
@@ -429,6 +428,7 @@ def test_help_shows_the_commands_flags_without_tensorflow():
             ]
             names = {*flags.names(command), "flagfile", "own_modules"}
             needed = {o.name for o in options if o.field.metadata["required"]}
+            needed.discard(command.OTHERS)
             assert needed <= shown <= names
             assert shown == names if full == "--helpfull" else len(shown) <= 20
             for text in out.splitlines():
@@ -436,7 +436,7 @@ def test_help_shows_the_commands_flags_without_tensorflow():
                 assert len(text) <= 80 or " " not in text.strip()
             if full == "--helpfull":
                 shared = [o.key for o in options if o.family]
-                assert all(f"      {key}=" in out for key in shared)
+                assert all(f"    - {key}=" in out for key in shared)
 
 
 def test_any_allowed_value_is_read_back_from_a_flagfile():

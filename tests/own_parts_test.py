@@ -101,7 +101,7 @@ def test_the_run_records_its_parts(folder):
     for line in (
         "--loss=parts_of_mine:loss",
         "--loss_options=pull=1.5",
-        "--encoder_options=width=6",
+        "--width=6",
         "--dataset=parts_of_mine:data",
     ):
         assert f"\n{line}\n" in text

@@ -211,9 +211,7 @@ class OwnHead(tf.keras.Model):
         **options: Any,
     ) -> None:
         super().__init__(name="projection")
-        known = own.network_options("projection", part, (), options)
-        others = ("synchronized", "normalize_input")
-        own.check_options(part, options, known, others)
+        own.network_options("projection", part, (), options)
         # Not an attribute, whose weights Keras would count as the head's.
         self._part, self._part_options = (lambda: part), options
         self._synchronized, self._normalizes = synchronized, normalize_input

@@ -145,7 +145,7 @@ def test_a_seed_that_keras_draws_once_is_no_number():
         (lambda x: x[:3], {}, r"returns float32 of shape \(3, 8, 3\): must be"),
         (lambda x: tf.cast(x, tf.int32), {}, "returns int32 of shape"),
         (lambda x: x, {"after_crop": False}, "returns uint8|shape"),
-        (_invert, {"min_crop_area": 0.0}, "min_crop_area=0.0: must be"),
+        (_invert, {"min_crop_area": 0.0}, "min_crop_area=0: must be"),
         ("my_module:my_view", {}, "own_modules=my_module"),
         (lambda: 1.0, {}, "takes no image"),
         (lambda x, flip=1: x, {}, "has a parameter flip, which is an option"),

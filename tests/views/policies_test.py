@@ -307,7 +307,7 @@ def test_options_reach_the_operations():
         ("simclr", {"color_jitter_style": "torch"}, "color_jitter_style=torch"),
         ("simclr", {"color_jitter_strength": -1.0}, "color_jitter_strength=-1"),
         ("simclr", {"image_size": 0}, "image_size=0"),
-        ("crop", {"min_crop_area": 0.0}, "min_crop_area=0.0: must be above 0"),
+        ("crop", {"min_crop_area": 0.0}, "min_crop_area=0: must be above 0"),
         ("crop", {"min_crop_area": 1.5}, "min_crop_area=1.5.* at most 1"),
         ("randaugment", {"randaugment_layers": 0}, "randaugment_layers=0"),
         ("simaugment", {"warp_probability": 1.5}, "warp_probability=1.5"),

@@ -270,7 +270,7 @@ def _axes(
             own_option.type = str
             pair = f"{name}={key}"
             texts[pair] = text
-            declared[pair] = Option(pair, "", "", own_option, True, name, key)
+            declared[pair] = Option(pair, "", own_option, name, key)
     axes = {
         name: values
         for name in sorted(

@@ -1,6 +1,7 @@
 """Checks of options' values: what is allowed, or None if a value is."""
 
 import functools
+import operator
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,9 +33,35 @@ def is_float32(value: Any) -> bool:
     return value == 0 or _FLOAT32_MIN <= abs(value) <= _FLOAT32_MAX
 
 
-def is_int32(value: int) -> bool:
+def is_int32(value: float) -> bool:
     """Whether a count is at most int32's largest number."""
     return value <= INT_MAX
+
+
+def bounds(
+    value: float,
+    minimum: float | None,
+    above: float | None,
+    maximum: float | None,
+    is_float: bool,
+) -> str | None:
+    """Checks a number; see `fields.option`."""
+    limits = [
+        (word, limit, holds)
+        for word, limit, holds in (
+            ("at least", minimum, operator.ge),
+            ("above", above, operator.gt),
+            ("at most", maximum, operator.le),
+        )
+        if limit is not None
+    ]
+    text = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
+    if is_float and not is_float32(value):
+        return f"{text}, and a number {FLOAT32}"
+    if not is_float and maximum is None and not is_int32(value):
+        return f"at most {INT_MAX}"
+    within = all(holds(value, limit) for _, limit, holds in limits)
+    return None if within else text
 
 
 def check_float32(values: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from it. Other modules do not compare names: they ask for traits.
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from tf_contrastive.base import errors
@@ -79,12 +79,6 @@ class Component:
         vars(changed)["others"] = self.others
         return changed
 
-    def with_others(self: C, others: Mapping[str, Any]) -> C:
-        """Returns a copy that ignores these options, too."""
-        changed = self.with_options()
-        vars(changed)["others"] = {**self.others, **others}
-        return changed
-
     def with_defaults(self: C, **defaults: Any) -> C:
         """Returns a copy in which all options are given, if need be `defaults`.
 
@@ -106,11 +100,8 @@ def check(member: type[Component], values: Mapping[str, Any]) -> None:
     Values that are not options of the member are left out, as is None.
     """
     for name, field in member.declared().items():
-        value = values.get(name)
-        if value is not None and (allowed := fields.problem(field, value)):
-            raise errors.UserError(
-                f"{errors.arg(name, value)}: must be {allowed}"
-            )
+        if values.get(name) is not None:
+            fields.validate(name, field, values[name])
 
 
 def by_name(members: Iterable[type[C]]) -> dict[str, type[C]]:
@@ -146,14 +137,16 @@ def pick(
     return members[name]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
     """How a component of a family is chosen among the options of a command.
 
     Attributes:
       kind: the option that names the member.
       members: the declarations, by name.
-      named: the declaration of the option `kind`.
+      help: one line for the option `kind`.
+      check: of the name, if there are more than `members`; see `declare`.
+      declare: name -> component with its defaults.
       flags: options with a flag of their own. The others are given by their
         names in one flag, KIND_options.
       prefixed: options that are named KIND_OPTION among those of a command,
@@ -161,24 +154,43 @@ class Family:
       defaults: member -> defaults here that differ from its own.
       own: name of a part of the user's own, `module:name` -> its declaration;
         None: such parts are refused.
-      declare: name -> component with its defaults, if names are more than a key
-        of `members`.
-      ignores_others: whether options that only other members have are ignored,
-        and no error.
+      ignores_others: whether options that only other members have are kept for
+        them, and no error.
     """
 
     kind: str
     members: Mapping[str, type[Component]]
-    named: dataclasses.Field
-    flags: frozenset[str]
-    prefixed: frozenset[str]
-    defaults: Mapping[str, Mapping[str, Any]]
-    own: Callable[[str], type[Component]] | None
-    declare: Callable[[str], Component] | None
-    ignores_others: bool
+    help: str
+    check: checks.Check | None = None
+    declare: Callable[[str], Component] | None = None
+    flags: Collection[str] = ()
+    prefixed: Collection[str] = ()
+    defaults: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
+    own: Callable[[str], type[Component]] | None = None
+    ignores_others: bool = False
+
+    def option(self, default: Component) -> Any:
+        """Returns a dataclass field that holds the chosen member."""
+        about = {"components": self, "identity": True}
+        return dataclasses.field(default=default, metadata=about)
+
+    @functools.cached_property
+    def named(self) -> dataclasses.Field:
+        """The declaration of the option `kind`."""
+        named = fields.option(
+            dataclasses.MISSING,
+            self.help,
+            choices=() if self.check else self.members,
+            check=self.check,
+            own=self.own is not None,
+        )
+        named.name, named.type = self.kind, str
+        return named
 
     @property
-    def family(self) -> str:
+    def flag(self) -> str:
         """The flag of the options that have none of their own."""
         return f"{self.kind}_options"
 
@@ -207,10 +219,7 @@ class Family:
           UserError: for an unknown name, or a part of the user's own that is
             not allowed or cannot be used.
         """
-        if allowed := fields.problem(self.named, name):
-            raise errors.UserError(
-                f"{errors.arg(self.kind, name)}: must be {allowed}"
-            )
+        fields.validate(self.kind, self.named, name)
         if self.declare:
             return self.declare(name)
         if name in self.members:
@@ -219,37 +228,42 @@ class Family:
         return self.own(name)()
 
     def options(
-        self,
-        chosen: Component,
-        prefix: str,
-        group: str,
-        identity: bool,
-        every: bool,
+        self, chosen: Component, every: bool = False
     ) -> Iterator[fields.Option]:
         """Yields the option `kind`, and the options of the chosen member.
 
         `every`: of all members instead, as None.
         """
-        name, values = prefix + self.kind, chosen.arguments()
         yield fields.Option(
-            name, group, chosen.label, self.named, identity, "", "", True
+            self.kind, chosen.label, self.named, of_component=True
         )
-        declared = chosen.declared()
-        for key, value in chosen.others.items():
-            declared[key], values[key] = self.declared[key], value
-        if every:
-            declared, values = self.declared, dict.fromkeys(self.declared)
+        declared, values = self.declared, dict[str, Any]()
+        if not every:
+            values = {**chosen.others, **chosen.arguments()}
+            declared = chosen.declared() | {
+                k: declared[k] for k in chosen.others
+            }
         for key, field in declared.items():
             yield fields.Option(
-                prefix + self.option_name(key),
-                group,
-                values[key],
+                self.option_name(key),
+                values.get(key),
                 field,
-                identity and field.metadata["identity"],
-                "" if key in self.flags else prefix + self.family,
-                key,
-                True,
+                family="" if key in self.flags else self.flag,
+                key=key,
+                of_component=True,
+                automatic=self.described_default(key) if every else "",
             )
+
+    def described_default(self, option: str) -> str:
+        """Describes an option's defaults, and of which members they are."""
+        takers: dict[str, list[str]] = {}
+        for name, member in self.takers(option).items():
+            here = {**member.defaults(), **self.defaults.get(name, {})}
+            takers.setdefault(fields.written(here[option]), []).append(name)
+        return ", ".join(
+            default if len(names) > 4 else f"{default} ({', '.join(names)})"
+            for default, names in takers.items()
+        )
 
     def replaced(
         self, chosen: Component, unused: dict[str, Any], prefix: str
@@ -261,105 +275,47 @@ class Family:
             not have.
         """
         name = unused.pop(prefix + self.kind, chosen)
-        if not isinstance(name, Component):
-            before = {**chosen.others}
-            before |= {key: vars(chosen)[key] for key in chosen.given}
-            chosen = self.component(name)
-            known = chosen.declared()
-            kept = {k: value for k, value in before.items() if k in known}
-            chosen = chosen.with_options(**kept)
-            if self.ignores_others:
-                left = before.keys() & self.declared.keys() - known.keys()
-                chosen = chosen.with_others({key: before[key] for key in left})
-        elif name is not chosen:
+        before: dict[str, Any] = {}
+        if isinstance(name, Component):
             chosen = name
-        further = dict(unused.pop(prefix + self.family, {}))
+        else:
+            before = {key: getattr(chosen, key) for key in chosen.given}
+            before |= chosen.others
+            chosen = self.component(name)
+        known = chosen.declared()
+        flag = prefix + self.flag
+        further = dict(unused.pop(flag, {}))
         changed: dict[str, Any] = {}
-        for option, field in chosen.declared().items():
+        others = dict(chosen.others)
+        for option, field in (self.declared | known).items():
             named = prefix + self.option_name(option)
             if option in further and named in unused:
                 raise errors.UserError(
-                    f"{errors.arg(named)} and"
-                    f" {errors.arg(prefix + self.family, option)}: set one"
+                    f"{errors.arg(named)} and {errors.arg(flag, option)}: set"
+                    " one"
                 )
-            value = further.pop(option, unused.pop(named, fields.AUTO))
-            if value is not None and value != fields.AUTO:
-                changed[option] = fields.read_value(named, field, value)
-        if others := self._others(chosen, unused, further, prefix):
-            chosen = chosen.with_others(others)
-        return chosen.with_options(**changed) if changed else chosen
-
-    def _others(
-        self,
-        chosen: Component,
-        unused: dict[str, Any],
-        further: Mapping[str, Any],
-        prefix: str,
-    ) -> dict[str, Any]:
-        """Removes and returns options that only other members have.
-
-        Raises:
-          UserError: if they are not ignored.
-        """
-        others: dict[str, Any] = {}
+            value = further.pop(option, unused.pop(named, None))
+            if is_given := value not in (None, fields.AUTO):
+                value = fields.read_value(named, field, value)
+            elif option in before:
+                value = before[option]
+            else:
+                continue
+            if option in known:
+                changed[option] = value
+            elif self.ignores_others:
+                others[option] = value
+            elif is_given:
+                raise errors.UserError(
+                    f"{errors.arg(named)} is not an option of"
+                    f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
+                    f" {', '.join(self.takers(option))}: leave it out, or set"
+                    f" {errors.arg(named, fields.AUTO)}"
+                )
         for option in further:
-            if option not in self.declared:
-                kind = f"option of {self.kind} {chosen.label}"
-                known = chosen.declared() | self.declared
-                raise errors.unknown(kind, option, known)
-        for option in self.declared.keys() - chosen.declared().keys():
-            name = prefix + self.option_name(option)
-            value = further.get(option, unused.pop(name, fields.AUTO))
-            if value in (None, fields.AUTO):
-                continue
-            if self.ignores_others:
-                field = self.declared[option]
-                others[option] = fields.read_value(name, field, value)
-                continue
-            raise errors.UserError(
-                f"{errors.arg(name)} is not an option of"
-                f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
-                f" {', '.join(self.takers(option))}"
-            )
-        return others
-
-
-def chosen(
-    default: Component,
-    members: Mapping[str, type[Component]],
-    help: str,
-    *,
-    kind: str,
-    check: checks.Check | None = None,
-    flags: Iterable[str] = (),
-    prefixed: Iterable[str] = (),
-    defaults: Mapping[str, Mapping[str, Any]] | None = None,
-    own: Callable[[str], Any] | None = None,
-    declare: Callable[[str], Component] | None = None,
-    ignores_others: bool = False,
-) -> Any:
-    """A field that holds the chosen member of a family; see `Family`.
-
-    `check` checks the name, in place of the names of `members`.
-    """
-    named = fields.option(
-        default.label,
-        help,
-        choices=() if check else members,
-        check=check,
-        own=own is not None,
-    )
-    named.name, named.type = kind, str
-    family = Family(
-        kind,
-        members,
-        named,
-        frozenset(flags),
-        frozenset(prefixed),
-        defaults or {},
-        own,
-        declare,
-        ignores_others,
-    )
-    about = {"component": family, "identity": True, "prefix": ""}
-    return dataclasses.field(default=default, metadata=about)
+            kind = f"option of {self.kind} {chosen.label}"
+            raise errors.unknown(kind, option, self.declared | known)
+        if changed or others != chosen.others:
+            chosen = chosen.with_options(**changed)
+            vars(chosen)["others"] = others
+        return chosen

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from tf_contrastive.base.errors import UserError, arg, unknown
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
-from tf_contrastive.config.components import Component, chosen
+from tf_contrastive.config.components import Component, Family
 from tf_contrastive.config.data import (
     STANDARDIZE_EXAMPLES,
     standardization,
@@ -532,15 +532,14 @@ def declare(name: str) -> EncoderDeclaration:
 
 def encoder_option() -> Any:
     """The option of the encoder."""
-    return chosen(
-        ResNet(network="resnet50"),
-        ENCODERS,
-        f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
+    return Family(
+        kind="encoder",
+        members=ENCODERS,
+        help=f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
         " MNIST; vit_...: transformers with patches of 16, 8 or 4 pixels);"
         " or keras:NAME or keras_cv:NAME, also with their ImageNet weights"
         " (init_from); or module:name, a Keras model of your own or a function"
         " that returns one",
-        kind="encoder",
         check=lambda name: (
             None
             if name in ENCODERS or is_own(name)
@@ -548,7 +547,7 @@ def encoder_option() -> Any:
         ),
         flags=("width", "stem", "zero_init_residual"),
         declare=declare,
-    )
+    ).option(ResNet(network="resnet50"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,7 @@ An option whose type has None is `auto` on the command line where it is None:
 its value follows from others, or from the data and the devices.
 """
 
-import contextlib
 import dataclasses
-import operator
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -14,14 +12,7 @@ from types import NoneType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tf_contrastive.base.errors import UserError, arg, unknown
-from tf_contrastive.config.checks import (
-    FLOAT32,
-    INT_MAX,
-    Check,
-    is_float32,
-    is_int32,
-    one_of,
-)
+from tf_contrastive.config import checks
 
 T = TypeVar("T")
 AUTO = "auto"
@@ -42,7 +33,7 @@ def option(
     help: str,
     *,
     choices: Iterable[str] = (),
-    check: Check | None = None,
+    check: checks.Check | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
@@ -84,23 +75,25 @@ class Option(NamedTuple):
 
     Attributes:
       name: with the prefixes of its groups.
-      group: the command's field that holds it.
       value: of the command.
       field: its declaration.
-      identity: whether it affects what a run computes.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
       key: its name there.
       of_component: whether a component has it, or is named by it.
+      automatic: what `auto` means for an option of a component.
+      group: the command's field that holds it.
+      identity: whether it affects what a run computes.
     """
 
     name: str
-    group: str
     value: Any
     field: dataclasses.Field
-    identity: bool
-    family: str
-    key: str
+    family: str = ""
+    key: str = ""
     of_component: bool = False
+    automatic: str = ""
+    group: str = ""
+    identity: bool = True
 
 
 def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
@@ -130,17 +123,22 @@ def options(
         value, about = getattr(config, field.name), field.metadata
         holder = group or field.name
         same = identity and about["identity"]
-        if "component" in about:
-            yield from about["component"].options(
-                value, prefix, holder, same, every
-            )
+        if "components" in about:
+            found = about["components"].options(value, every)
         elif dataclasses.is_dataclass(value):
             inner = prefix + about["prefix"]
             yield from options(value, inner, holder, same, every)
+            continue
         else:
-            family = about["family"] and prefix + about["family"]
-            name = prefix + field.name
-            yield Option(name, holder, value, field, same, family, field.name)
+            name, family = field.name, about["family"]
+            found = [Option(name, value, field, family, name)]
+        for option in found:
+            yield option._replace(
+                name=prefix + option.name,
+                family=option.family and prefix + option.family,
+                group=holder,
+                identity=same and option.field.metadata["identity"],
+            )
 
 
 def values(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -172,8 +170,8 @@ def _replaced(group: Any, unused: dict[str, Any], prefix: str) -> Any:
     changed = {}
     for field in dataclasses.fields(group):
         value, about = getattr(group, field.name), field.metadata
-        if "component" in about:
-            value = about["component"].replaced(value, unused, prefix)
+        if "components" in about:
+            value = about["components"].replaced(value, unused, prefix)
         elif dataclasses.is_dataclass(value):
             value = _replaced(value, unused, prefix + about["prefix"])
         else:
@@ -198,20 +196,6 @@ def common(config: Any) -> dict[str, str]:
         for option in options(config)
         if not option.field.metadata["per_host"]
     }
-
-
-def differences(before: Any, after: Any) -> list[str]:
-    """Returns how two configs of a command differ, as `name=old -> new`.
-
-    Options that were not set before, or that only one of them has, are left
-    out.
-    """
-    now = values(after)
-    return [
-        f"{name}={written(old)} -> {written(now[name]) or '(none)'}"
-        for name, old in values(before).items()
-        if old is not None and name in now and old != now[name]
-    ]
 
 
 def validate_fields(config: Any) -> None:
@@ -260,7 +244,12 @@ def read(name: str, field: dataclasses.Field, text: str) -> Any:
     auto = is_optional(field)
     if text == AUTO and auto:
         return None
-    reader, allowed = _READERS[value_type(field)]
+    kind = value_type(field)
+    if kind not in _READERS:
+        raise UserError(
+            f"{arg(name, text)}: a {kind.__name__} cannot be given as text"
+        )
+    reader, allowed = _READERS[kind]
     try:
         return reader(text)
     except (KeyError, ValueError) as error:
@@ -284,24 +273,6 @@ def read_value(name: str, field: dataclasses.Field, value: Any) -> Any:
     return value
 
 
-def read_like(name: str, default: Any, text: str) -> Any:
-    """Returns a value of a default's type, or of any type for None.
-
-    Raises:
-      UserError: for a text of another type.
-    """
-    kinds = (int, float, bool, str) if default is None else (type(default),)
-    for kind in kinds:
-        reader, allowed = _READERS.get(kind, (None, ""))
-        if reader is None:
-            raise UserError(
-                f"{arg(name, text)}: a {kind.__name__} cannot be given as text"
-            )
-        with contextlib.suppress(KeyError, ValueError):
-            return reader(text)
-    raise UserError(f"{arg(name, text)}: must be {allowed}")
-
-
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
     about = field.metadata
@@ -312,7 +283,7 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     if about["choices"]:
         if about["own"] and module_of(value):
             return None
-        return one_of(value, about["choices"])
+        return checks.one_of(value, about["choices"])
     if value == field.default == "" and not about["required"]:
         return None
     # `config.flags` has a line for each option, and is UTF-8.
@@ -329,20 +300,8 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     minimum, above = about["minimum"], about["above"]
     if minimum is None and above is None:
         minimum = 0
-    limits = [
-        ("at least", minimum, operator.ge),
-        ("above", above, operator.gt),
-        ("at most", about["maximum"], operator.le),
-    ]
-    limits = [limit for limit in limits if limit[1] is not None]
-    bounds = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
-    if value_type(field) is float:
-        if not is_float32(value):
-            return f"{bounds}, and a number {FLOAT32}"
-    elif about["maximum"] is None and not is_int32(value):
-        return f"at most {INT_MAX}"
-    within = all(holds(value, limit) for _, limit, holds in limits)
-    return None if within else bounds
+    is_float = value_type(field) is float
+    return checks.bounds(value, minimum, above, about["maximum"], is_float)
 
 
 @dataclasses.dataclass(frozen=True)

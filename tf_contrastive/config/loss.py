@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
-from tf_contrastive.config.components import Component, by_name, chosen
+from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import option
 
 REDUCTIONS = ("mean", "sum")
@@ -572,11 +572,10 @@ def declaration(name: str) -> type[LossDeclaration]:
 
 def loss_option() -> Any:
     """The option of the loss."""
-    return chosen(
-        NTXent(),
-        LOSSES,
-        "contrastive loss; module:name: a function or a class of your own",
+    return Family(
         kind="loss",
+        members=LOSSES,
+        help="contrastive loss; module:name: a function or a class of your own",
         own=own_loss,
         flags=(
             "temperature",
@@ -595,7 +594,7 @@ def loss_option() -> Any:
             "reduction",
             "block_size",
         ),
-    )
+    ).option(NTXent())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tf_contrastive.config.components import Component, by_name, chosen
+from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import option
 
 MOMENTUM_STYLES = ("classic", "pytorch")
@@ -162,16 +162,15 @@ def optimizer_option(
     flags: tuple[str, ...],
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
-    """The option of the optimizer; see `components.chosen`."""
-    return chosen(
-        default,
-        OPTIMIZERS,
-        "optimizer",
+    """The option of the optimizer; see `components.Family`."""
+    return Family(
         kind="optimizer",
+        members=OPTIMIZERS,
+        help="optimizer",
         flags=flags,
         prefixed=("epsilon",),
-        defaults=defaults,
-    )
+        defaults=defaults or {},
+    ).option(default)
 
 
 def resolve_learning_rate(

@@ -5,6 +5,8 @@ imported only if it was allowed: by the command line, which names it itself, or
 by `allow`.
 """
 
+import ast
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -80,28 +82,28 @@ def declare(
       options: of the part, with their defaults.
       **traits: class variables of the declaration.
     """
-    rows = [
-        (
-            option,
-            (str if default is None else type(default)) | None,
-            fields.option(
-                default,
-                "",
-                minimum=-math.inf,
-                maximum=math.inf,
-                read=functools.partial(fields.read_like, option, default),
-            ),
+    namespace: dict[str, Any] = {**traits, "name": name, "is_own": True}
+    types = namespace["__annotations__"] = {}
+    for option, default in options.items():
+        types[option] = (str if default is None else type(default)) | None
+        namespace[option] = fields.option(
+            default,
+            "",
+            minimum=-math.inf,
+            maximum=math.inf,
+            read=_literal if default is None else None,
         )
-        for option, default in options.items()
-    ]
-    return dataclasses.make_dataclass(
-        name.rpartition(":")[2],
-        rows,
-        bases=(base,),
-        namespace={**traits, "name": name, "is_own": True},
-        kw_only=True,
-        eq=False,
-    )
+    part = type(name.rpartition(":")[2], (base,), namespace)
+    return dataclasses.dataclass(kw_only=True, eq=False)(part)
+
+
+def _literal(text: str) -> Any:
+    """Returns the value of an option whose default does not show its type."""
+    if text in ("true", "false"):
+        return text == "true"
+    with contextlib.suppress(SyntaxError, ValueError):
+        return ast.literal_eval(text)
+    return text
 
 
 def name_of(part: Any) -> str:
@@ -126,14 +128,6 @@ def takes(part: Any, parameter: str) -> bool:
     )
 
 
-def accepts(function: Callable[..., Any], keyword: str) -> bool:
-    """Whether a function has a parameter, or takes any keywords."""
-    known = inspect.signature(function).parameters
-    return keyword in known or any(
-        p.kind is p.VAR_KEYWORD for p in known.values()
-    )
-
-
 def options_of(
     part: Callable[..., Any],
     inputs: Iterable[str] = (),
@@ -141,28 +135,30 @@ def options_of(
 ) -> dict[str, Any]:
     """Returns the options of a function or a class, with their defaults.
 
-    They are its parameters with a default that are not among `inputs`, or that
-    are `given`. A Keras layer has none.
+    They are its parameters that are not among `inputs`; those `given` need no
+    default. A Keras layer has none.
 
     Raises:
-      UserError: for another parameter without a default.
+      UserError: for another parameter without a default, or a given option
+        that is not a parameter.
     """
     found: dict[str, Any] = {}
-    if is_layer(part):
-        return found
-    for parameter in inspect.signature(part).parameters.values():
-        name, default = parameter.name, parameter.default
+    known = {} if is_layer(part) else inspect.signature(part).parameters
+    for name, parameter in known.items():
         if name in inputs or parameter.kind in (
             parameter.VAR_POSITIONAL,
             parameter.VAR_KEYWORD,
         ):
             continue
-        if default is parameter.empty and name not in given:
+        found[name] = parameter.default
+        if parameter.default is parameter.empty and name not in given:
             raise errors.UserError(
                 f"parameter {name} of {name_of(part)} has no default: give it"
                 " one, or bind it by functools.partial"
             )
-        found[name] = default
+    for name in given:
+        if name not in found:
+            raise errors.unknown(f"option of {name_of(part)}", name, found)
     return found
 
 
@@ -172,45 +168,18 @@ def network_options(
     inputs: Iterable[str] = (),
     given: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Returns the options of a function that makes a network.
-
-    A Keras layer or model has none. Those that are `given` need no default.
+    """Returns the options of a function that makes a network; see `options_of`.
 
     Raises:
-      UserError: for something else.
+      UserError: for something else than such a function, a layer or a model.
     """
-    if inspect.isroutine(part) or isinstance(part, type | functools.partial):
-        return options_of(part, inputs, given)
-    if not is_layer(part):
+    is_function = inspect.isroutine(part) or isinstance(
+        part, type | functools.partial
+    )
+    if not is_function and not is_layer(part):
         takes = f", which may take {', '.join(inputs)}" if inputs else ""
         raise errors.UserError(
             f"{kind} {name_of(part)} is of the wrong form: must be a Keras"
             f" layer or model, or a function that returns one{takes}"
         )
-    return {}
-
-
-def check_options(
-    part: Any,
-    given: Iterable[str],
-    known: Iterable[str],
-    others: Iterable[str] = (),
-) -> None:
-    """Raises `UserError` for an option that a part does not have.
-
-    `others` are arguments that could have been meant instead.
-    """
-    for option in given:
-        if option not in known:
-            names = [*known, *others]
-            raise errors.unknown(f"option of {name_of(part)}", option, names)
-
-
-def check_free(part: Any, options: Iterable[str], taken: Iterable[str]) -> None:
-    """Raises `UserError` for an option whose name is that of another."""
-    for name in options:
-        if name in taken:
-            raise errors.UserError(
-                f"{name_of(part)} has a parameter {name}, which is an option of"
-                " this package: use another name"
-            )
+    return options_of(part, inputs, given)

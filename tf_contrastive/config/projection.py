@@ -5,7 +5,7 @@ import functools
 from typing import Any, ClassVar
 
 from tf_contrastive.config import own
-from tf_contrastive.config.components import Component, by_name, chosen
+from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import option
 
 # Of a layer. Two layers this wide have 17 GB of weights.
@@ -92,14 +92,13 @@ HEADS: dict[str, type[HeadDeclaration]] = by_name([Identity, Linear, MLP])
 
 def projection_option() -> Any:
     """The option of the projection head, which ignores others' options."""
-    return chosen(
-        MLP(),
-        HEADS,
-        "projection head; module:name: a Keras layer of your own, or a function"
-        " that returns one",
+    return Family(
         kind="projection",
+        members=HEADS,
+        help="projection head; module:name: a Keras layer of your own, or a"
+        " function that returns one",
         own=own_head,
         flags=("output", "layers"),
         prefixed=MLP.defaults(),
         ignores_others=True,
-    )
+    ).option(MLP())

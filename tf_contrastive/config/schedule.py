@@ -5,7 +5,7 @@ from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import numbers, read_numbers
-from tf_contrastive.config.components import Component, by_name, chosen
+from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import option
 from tf_contrastive.config.optimizer import OPTIMIZERS
 
@@ -81,16 +81,20 @@ SCHEDULES: dict[str, type[Component]] = by_name(
 )
 
 
+def schedule_option() -> Any:
+    """The option of the schedule."""
+    return Family(
+        kind="schedule",
+        members=SCHEDULES,
+        help="learning rate schedule after the warm-up",
+    ).option(Cosine())
+
+
 @dataclasses.dataclass(frozen=True)
 class StageSchedule:
     """Training length, batch size and learning rate of any stage."""
 
-    decay: Component = chosen(
-        Cosine(),
-        SCHEDULES,
-        "learning rate schedule after the warm-up",
-        kind="schedule",
-    )
+    decay: Component = schedule_option()
     epochs: int = option(100, "epochs to train", minimum=1)
     batch_size: int = option(
         256, "images per step, over all replicas (global batch size)", minimum=2

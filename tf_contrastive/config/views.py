@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
-from tf_contrastive.config.components import Component, by_name, chosen
+from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import module_of, option
@@ -261,14 +261,14 @@ class OwnViews(Crop):
     )
 
 
-def own_options(part: Any) -> dict[str, Any]:
+def own_options(part: Any, given: Iterable[str] = ()) -> dict[str, Any]:
     """Returns the options of views of your own.
 
     Raises:
       UserError: for something that is none.
     """
     if own.is_layer(part):
-        return {}
+        return own.options_of(part, (), given)
     if not callable(part) or isinstance(part, type):
         raise UserError(
             f"augmentation {own.name_of(part)} is of the wrong form: must be a"
@@ -280,8 +280,13 @@ def own_options(part: Any) -> dict[str, Any]:
             f"augmentation {own.name_of(part)} takes no image: must be a"
             " function image -> view"
         )
-    options = own.options_of(part, [image, "seed"])
-    own.check_free(part, options, ["image_size", "part", *OwnViews.defaults()])
+    options = own.options_of(part, [image, "seed"], given)
+    for name in options:
+        if name in ("image_size", "part", *OwnViews.defaults()):
+            raise UserError(
+                f"{own.name_of(part)} has a parameter {name}, which is an"
+                " option of this package: use another name"
+            )
     return options
 
 
@@ -410,27 +415,28 @@ def declare(augmentation: str) -> PolicyDeclaration:
     return LISTING[prefix](names=names) if names else POLICIES[prefix]()
 
 
-@dataclasses.dataclass(frozen=True)
-class Views:
-    """Augmentation of images into views.
-
-    A policy ignores the options of others.
-    """
-
-    policy: PolicyDeclaration = chosen(
-        SimCLR(),
-        POLICIES | LISTING,
-        f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
+def policy_option() -> Any:
+    """The option of the augmentation policy, which ignores others' options."""
+    return Family(
+        kind="augmentation",
+        members=POLICIES | LISTING,
+        help=f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
         f" operations on cropped views out of {', '.join(Ablation.listable)};"
         " or simclr+OP[+OP]: simclr, then some of"
         f" {', '.join(SimCLRPlus.listable)}; or module:name, a function or a"
         " Keras layer of your own",
-        kind="augmentation",
         check=augmentation_name,
         flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
         declare=declare,
         ignores_others=True,
-    )
+    ).option(SimCLR())
+
+
+@dataclasses.dataclass(frozen=True)
+class Views:
+    """Augmentation of images into views."""
+
+    policy: PolicyDeclaration = policy_option()
     augment_on: str = option(
         "auto",
         "where photometric augmentation runs (crop, resize and flip run on the"

@@ -90,7 +90,12 @@ def shrink(run: Pretrain) -> Pretrain:
         examples=info.num_examples,
         test_examples=test_examples,
     )
-    changes = fields.differences(fields.replace(run, smoke=False), small)
+    before = fields.values(fields.replace(run, smoke=False))
+    changes = [
+        f"{name}={fields.written(before[name])} -> {fields.written(value)}"
+        for name, value in fields.values(small).items()
+        if before.get(name) not in (None, value)
+    ]
     terminal.info(f"smoke      {', '.join(changes)}")
     small.validate()
     return small

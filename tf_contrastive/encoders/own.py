@@ -22,10 +22,7 @@ class OwnEncoder(declared.OwnEncoder):
     """
 
     def __init__(self, part: Any, options: dict[str, Any]) -> None:
-        inputs = declared.OWN_INPUTS
-        known = own.network_options("encoder", part, inputs, options)
-        others = ("image_shape", "mean", "std", "synchronized")
-        own.check_options(part, options, known, others)
+        own.network_options("encoder", part, declared.OWN_INPUTS, options)
         self._part, self._options = part, options
         super().__init__(network=own.name_of(part))
 

@@ -7,59 +7,27 @@ the loss. Options without a flag of their own share one, such as
 `--loss_options=contrast=one_view,epsilon_in=cosine`.
 """
 
-import dataclasses
 import itertools
 import re
 import shlex
-import textwrap
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields, own
-from tf_contrastive.config.components import Family
 from tf_contrastive.config.fields import Command, Option
 from tf_contrastive.flags import flagfiles
 
-_FLAGFILE = (
-    "read flags from a file, one per line; quotes around a value and a comment"
-    " after it (# ...) are no part of it"
-)
-_OWN_MODULES = (
-    "allow a run to import these modules, which its files name (module:name);"
-    " those of this command line are allowed already"
-)
+_OWN_MODULES = f"--{own.ARGUMENT}"
+_COMMON_HELP = f"""
+  --flagfile: read flags from a file, one per line; quotes around a value and a
+    comment after it (# ...) are no part of it
+  {_OWN_MODULES}: allow a run to import these modules (MODULE,MODULE), which its
+    files name (module:name); those of this command line are allowed already"""
 
 Config = TypeVar("Config", bound=Command)
-
-
-class _Text(absl_flags.Flag):
-    """A flag whose value is read after all flags are known."""
-
-    def __init__(self, name: str, boolean: bool = False) -> None:
-        parser: Any = absl_flags.ArgumentParser()
-        super().__init__(parser, None, name, None, name, boolean=boolean)
-
-
-class _Pairs(_Text):
-    """A flag whose value is KEY=VALUE,KEY=VALUE; further ones are added."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.value: dict[str, str] = {}
-
-    def parse(self, argument: str) -> None:
-        """Adds the pairs. A list of numbers may have commas, too."""
-        for pair in fields.split_pairs(argument):
-            key, equals, text = pair.partition("=")
-            if not equals:
-                raise absl_flags.Error(
-                    f"missing value in --{self.name}={key}: use"
-                    f" --{self.name}={key}={fields.AUTO}, or another value"
-                )
-            self.value = {**self.value, key: text}
-        self.present += 1
 
 
 def declared(config_class: type[Command]) -> dict[str, Option]:
@@ -73,6 +41,39 @@ def names(config_class: type[Command]) -> list[str]:
     options = declared(config_class).values()
     found = dict.fromkeys(o.family or o.name for o in options)
     return [name for name in found if name != config_class.OTHERS]
+
+
+def _defined(options: Iterable[Option]) -> absl_flags.FlagValues:
+    """Returns the flags of options. Their values are texts."""
+    values = absl_flags.FlagValues()
+    parser: Any = absl_flags.ArgumentParser()
+    shared: dict[str, list[str]] = {}
+    for option in options:
+        kind = fields.value_type(option.field)
+        default = fields.written(option.value)
+        help = option.field.metadata["help"]
+        if option.automatic and "auto:" not in help:
+            help += f"; auto: {option.automatic}"
+        # With spaces, a long list can be wrapped.
+        if choices := option.field.metadata["choices"]:
+            help = f"<{' | '.join(choices)}>: {help}"
+        if option.family:
+            if not option.automatic:
+                help += f" (default: {default})"
+            lines = shared.setdefault(option.family, [])
+            lines.append(f"- {option.key}=VALUE: {help}")
+            continue
+        flag = absl_flags.Flag(
+            parser, None, option.name, None, help, boolean=kind is bool
+        )
+        flag.default_as_str = default or None
+        if option.field.metadata["required"]:
+            flag.default_as_str = "none, required"
+        values[option.name] = flag
+    for name, lines in shared.items():
+        help = "\n".join(["NAME=VALUE,NAME=VALUE, of these:", *lines])
+        values[name] = absl_flags.MultiFlag(parser, None, name, None, help)
+    return values
 
 
 # ---- From the command line ---------------------------------------------------
@@ -115,14 +116,13 @@ def texts(config_class: type[Command], arguments: list[str]) -> dict[str, Any]:
     options = declared(config_class)
     keys = {(o.family, o.key): name for name, o in options.items() if o.family}
     of_components = {o.family for o in options.values() if o.of_component}
-    values = _values(config_class, options, arguments)
+    values = _parsed(config_class, arguments)
     found: dict[str, Any] = {}
     for name in values:
-        value = values[name].value
         if name in options and values[name].present:
-            found[name] = str(value)
+            found[name] = str(values[name].value)
         elif name not in options:
-            for key, text in value.items():
+            for key, text in _pairs(name, values[name].value or []):
                 if (name, key) in keys:
                     found[keys[name, key]] = text
                 elif name in of_components:
@@ -133,20 +133,23 @@ def texts(config_class: type[Command], arguments: list[str]) -> dict[str, Any]:
     return found
 
 
-def _values(
-    config_class: type[Command],
-    options: dict[str, Option],
-    arguments: list[str],
+def _pairs(name: str, texts: list[str]) -> Iterator[tuple[str, str]]:
+    """Yields the keys and values of texts KEY=VALUE,KEY=VALUE of a flag."""
+    for pair in itertools.chain(*map(fields.split_pairs, texts)):
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise errors.UserError(
+                f"missing value in --{name}={key}: use"
+                f" --{name}={key}={fields.AUTO}, or another value"
+            )
+        yield key, text
+
+
+def _parsed(
+    config_class: type[Command], arguments: list[str]
 ) -> absl_flags.FlagValues:
     """Returns the flags of a command, with the texts of those given."""
-    values = absl_flags.FlagValues()
-    for name, option in options.items():
-        if option.family:
-            if option.family not in values:
-                values[option.family] = _Pairs(option.family)
-        else:
-            is_boolean = fields.value_type(option.field) is bool
-            values[name] = _Text(name, is_boolean)
+    values = _defined(declared(config_class).values())
     words = flagfiles.inlined(arguments)
     for word, following in itertools.pairwise(words):
         name = word.lstrip("-")
@@ -210,26 +213,24 @@ def allow_own_modules(words: list[str]) -> list[str]:
     Raises:
       UserError: for a value that is no list of modules.
     """
-    flag, rest, before = f"--{own.ARGUMENT}", [], ""
-    for word in words:
+    rest, words = [], list(words)
+    while words:
+        word = words.pop(0)
         name, _, value = word.partition("=")
-        if not word.startswith("-"):  # --NAME VALUE
-            name, value = before, word
-        part = value.rpartition("of=")[2]  # Or of a dataset that is made of it.
-        if name == flag and (value or before == flag):
+        if name == _OWN_MODULES:
+            value = value or (words.pop(0) if words else "")
             if not re.fullmatch(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*", value):
                 raise errors.UserError(
-                    f"{flag}={value}: must be names of modules, such as"
+                    f"{name}={value}: must be names of modules, such as"
                     " my_module,other"
                 )
             own.allow(*value.split(","))
-        elif fields.module_of(part):
+            continue
+        # The value of a flag, or of an option in it: --dataset=pack:of=m:f.
+        part = word.rpartition("=")[2]
+        if fields.module_of(part):
             own.allow(part)
-        if name != flag:
-            rest.append(word)
-        before = name if word.startswith("-") else ""
-    if before == flag and not words[-1].partition("=")[2]:
-        raise errors.UserError(f"{flag} needs the names of modules")
+        rest.append(word)
     return rest
 
 
@@ -243,106 +244,25 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
         for option in declared(config_class).values()
         if not option.field.metadata["rare"]
     ]
+    others = [o for o in options if o.name == config_class.OTHERS]
+    options = [o for o in options if o not in others]
     shown = options
     if not everything and config_class.COMMON:
         shown = [o for o in options if o.name in config_class.COMMON]
-    automatic = _automatic(config_class())
-    lines: list[str] = []
+    lines = []
     for group, members in itertools.groupby(shown, lambda o: o.group):
-        lines += ["", f"{group}:"]
-        families: dict[str, list[Option]] = {}
-        for option in members:
-            if option.name == config_class.OTHERS:
-                lines += _entry(
-                    "[--FLAG=VALUE,VALUE ...]", option, 2, automatic
-                )
-            elif option.family:
-                families.setdefault(option.family, []).append(option)
-            else:
-                lines += _entry(f"--{_usage(option)}", option, 2, automatic)
-        for name, of_family in families.items():
-            lines += _wrap(f"--{name}=NAME=VALUE,NAME=VALUE", 2, 6)
-            lines += ["      options that have no flag of their own:"]
-            for option in of_family:
-                usage = f"{option.key}={_allowed(option)}"
-                lines += _entry(usage, option, 6, automatic)
-    lines += ["", "  --flagfile=PATH", *_wrap(_FLAGFILE, 6, 6)]
-    lines += [f"  --{own.ARGUMENT}=MODULE,MODULE", *_wrap(_OWN_MODULES, 6, 6)]
+        help = _defined(members).get_help("  ", include_special_flags=False)
+        lines += [f"{group}:", help, ""]
+    for option in others:
+        text = f"other flags: {option.field.metadata['help']}"
+        lines += [absl_flags.text_wrap(text, 80), ""]
+    lines.append(_COMMON_HELP.strip("\n"))
     if rest := [o for o in options if o not in shown]:
         count = len(names(config_class)) - len(shown)
         groups = ", ".join(dict.fromkeys(o.group for o in rest))
-        others = f"{count} more flags, of {groups}: see --helpfull"
-        lines += ["", *_wrap(others, 0, 0)]
-    return "\n".join(lines).lstrip("\n")
-
-
-def _automatic(config: Any, prefix: str = "") -> dict[str, str]:
-    """Returns what `auto` means for options of components, by their names."""
-    found: dict[str, str] = {}
-    for field in dataclasses.fields(config):
-        value, about = getattr(config, field.name), field.metadata
-        if family := about.get("component"):
-            for option in family.declared:
-                name = prefix + family.option_name(option)
-                found[name] = _defaults(family, option)
-        elif dataclasses.is_dataclass(value):
-            found |= _automatic(value, prefix + about["prefix"])
-    return found
-
-
-def _defaults(family: Family, option: str) -> str:
-    """Describes the defaults of an option, and of which members they are."""
-    takers: dict[str, list[str]] = {}
-    for name, member in family.takers(option).items():
-        here = family.defaults.get(name, {})
-        default = fields.written({**member.defaults(), **here}[option])
-        takers.setdefault(default, []).append(name)
-    return ", ".join(
-        default if len(names) > 4 else f"{default} ({', '.join(names)})"
-        for default, names in takers.items()
-    )
-
-
-def _entry(
-    usage: str, option: Option, indent: int, automatic: dict[str, str]
-) -> list[str]:
-    help = option.field.metadata["help"]
-    if option.name in automatic and "auto:" not in help:
-        help += f"; auto: {automatic[option.name]}"
-    return [
-        *_wrap(usage, indent, indent + 4),
-        *_wrap(help, indent + 4, indent + 4),
-    ]
-
-
-def _wrap(text: str, first: int, others: int) -> list[str]:
-    """Wraps a text at 80 columns, with these indents."""
-    return textwrap.wrap(
-        text,
-        width=80,
-        initial_indent=" " * first,
-        subsequent_indent=" " * others,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-
-
-def _allowed(option: Option) -> str:
-    kind = fields.value_type(option.field)
-    values = option.field.metadata["choices"] or (kind.__name__.upper(),)
-    # With spaces, a long list can be wrapped.
-    return " | ".join(("true", "false") if kind is bool else values)
-
-
-def _usage(option: Option) -> str:
-    name = option.name
-    if option.field.metadata["required"]:
-        return f"{name}={name.upper()} (required)"
-    default = fields.written(option.value)
-    shown = f" (default: {default})" if default else ""
-    if fields.value_type(option.field) is bool:
-        return f"[no]{name}{shown}"
-    return f"{name}={_allowed(option)}{shown}"
+        text = f"{count} more flags, of {groups}: see --helpfull"
+        lines += ["", absl_flags.text_wrap(text, 80)]
+    return "\n".join(lines)
 
 
 def with_flags(config_class: type[Command], marked: str) -> str:
@@ -387,18 +307,16 @@ def write(config: Command) -> str:
         shared: dict[str, list[str]] = {}
         for option in members:
             text = fields.written(option.value)
-            if option.family and option.value is not None:
-                shared.setdefault(option.family, []).append(
-                    f"{option.key}={text}"
-                )
-            elif isinstance(option.value, bool):
-                lines.append(f"--{'' if option.value else 'no'}{option.name}")
-            elif not option.family:
-                lines.append(flagfiles.line_of(f"--{option.name}={text}"))
-        lines += [
-            flagfiles.line_of(f"--{name}={','.join(p)}")
-            for name, p in shared.items()
-        ]
+            if not option.family:
+                flag = f"--{option.name}={text}"
+                if isinstance(option.value, bool):
+                    flag = f"--{'' if option.value else 'no'}{option.name}"
+                lines.append(flagfiles.line_of(flag))
+            elif option.value is not None:
+                pairs = shared.setdefault(option.family, [])
+                pairs.append(f"{option.key}={text}")
+        for name, pairs in shared.items():
+            lines.append(flagfiles.line_of(f"--{name}={','.join(pairs)}"))
     return "\n".join(lines) + "\n"
 
 

@@ -1,26 +1,12 @@
 """Flagfiles: one flag a line, with quotes, comments and other flagfiles."""
 
-import contextlib
+import itertools
 import os
 import re
+import shlex
 
 from tf_contrastive.base import errors, installation
 
-# A line of a flagfile, and its parts.
-_LINE = re.compile(r"(--?\w[^\s=]*)(?:\s*(=)|(?=\s)|$)(.*)")
-_QUOTED = re.compile(
-    r"""(?:'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)")"""
-    r"(?:\s+(?:#|//).*)?"
-)
-_COMMENT = re.compile(r"\s(?:#|//)(?:\s.*)?$")
-# What can be read in two ways.
-_AMBIGUOUS = {
-    "a quote that is not closed, or not around the whole value": re.compile(
-        r"""["]|(?<!\w)'|'(?!\w)"""
-    ),
-    "a second flag": re.compile(r"\s--\w"),
-    "a # or // that may start a comment": re.compile(r"\s(?:#|//)"),
-}
 # Of the options that a run records. It increases with a change by which older
 # files would be misread.
 _FORMAT = 3
@@ -33,6 +19,8 @@ _ANY_FIRST_LINE = re.compile(
 )
 # Characters of a flagfile.
 _MAX_FLAGFILE = 1 << 20
+# Marks of comments.
+_COMMENTS = ("#", "//")
 
 
 def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
@@ -82,8 +70,7 @@ def packaged_flagfile(path: str) -> str | None:
 
 def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
     try:
-        # Also a FIFO, as of <(...) in a shell. Editors may write a mark before
-        # the text, which "utf-8-sig" removes.
+        # Editors may write a mark before the text, which "utf-8-sig" removes.
         with open(path, encoding="utf-8-sig") as file:
             text = file.read(_MAX_FLAGFILE + 1)
         if len(text) > _MAX_FLAGFILE:  # Devices never end.
@@ -104,14 +91,14 @@ def flags_in(text: str) -> list[str]:
     Quotes around a value and a comment after it are no part of it.
 
     Raises:
-      ValueError: for a line that can be read in two ways, or the options of a
-        run that are cut off or of another format.
+      ValueError: for a line that is not one flag, or the options of a run that
+        are cut off or of another format.
     """
     if _ANY_FIRST_LINE.match(text):
         check_record(text)
     flags = []
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
-        if not line or re.match("#|//", line):
+        if not line or line.startswith(_COMMENTS):
             continue
         try:
             flags.append(_flag_in(line))
@@ -126,34 +113,25 @@ def _flag_in(line: str) -> str:
     Raises:
       ValueError: if it can be read in two ways.
     """
-    match = _LINE.fullmatch(re.sub(r"\s\\$", "", line))  # As in a shell.
-    if not match:
-        raise ValueError("it is not a flag")
-    name, equals, value = match[1], match[2], match[3]
-    if re.match("\\s*[\"']", value):
-        quoted = _QUOTED.fullmatch(value.strip())
-        if not quoted:
-            raise ValueError("it has a quote that is not closed, or text after")
-        value = quoted["single"]
-        if value is None:
-            value = re.sub(r"\\([\"\\])", r"\1", quoted["double"])
-        return f"{name}={value}"
-    value = _COMMENT.sub("", value)
-    for what, pattern in _AMBIGUOUS.items():
-        if pattern.search(value):
-            raise ValueError(f"it has {what}: put quotes around the value")
-    value = value.strip()
-    return f"{name}={value}" if equals or value else name
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = lexer.escape = ""  # A # may be in a value.
+    try:
+        words = [*itertools.takewhile(lambda w: w not in _COMMENTS, lexer)]
+    except ValueError as error:
+        raise ValueError("it has a quote that is not closed") from error
+    if len(words) != 1 or not re.match(r"--?\w", words[0]):
+        raise ValueError(
+            "it is not one flag, --name=value: put quotes around a value with"
+            " spaces, and a space after the # of a comment"
+        )
+    return words[0]
 
 
 def line_of(flag: str) -> str:
     """Returns the line of a flagfile for --name=value, in quotes if needed."""
-    with contextlib.suppress(ValueError):
-        if _flag_in(flag) == flag:
-            return flag
-    name, _, value = flag.partition("=")
-    value = re.sub(r"([\"\\])", r"\\\1", value)
-    return f'{name}="{value}"'
+    name, equals, value = flag.partition("=")
+    return f"{name}={shlex.quote(value)}" if value else f"{name}{equals}"
 
 
 # ---- The options that a run records ------------------------------------------

@@ -83,8 +83,7 @@ class FunctionLoss(ContrastiveLoss):
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         takes = declared.function_inputs(function)
-        known = own.options_of(function, takes["inputs"])
-        own.check_options(function, options, known)
+        own.options_of(function, takes["inputs"], options)
         self.function, self.options = function, options
         self.needs_labels = takes["needs_labels"]
         self._inputs = takes["inputs"]
@@ -126,7 +125,7 @@ def of_part(part: Any, **options: Any) -> ContrastiveLoss:
       UserError: a ValueError, for something else, or an unknown option.
     """
     if isinstance(part, type) and issubclass(part, ContrastiveLoss):
-        own.check_options(part, options, own.options_of(part))
+        own.options_of(part, (), options)
         return part(**options)
     return FunctionLoss(part, **options)
 

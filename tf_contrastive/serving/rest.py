@@ -236,7 +236,7 @@ def write(outputs: Mapping[str, np.ndarray], is_rows: bool) -> bytes:
         ) from e
 
 
-def _listed(array: np.ndarray) -> list[Any]:
+def _listed(array: np.ndarray) -> Any:
     """Returns an array as nested lists; nine digits read as the same float."""
     if array.dtype != np.float32:
         return array.tolist()

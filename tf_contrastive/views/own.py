@@ -1,8 +1,9 @@
 """Views of your own: a function image -> view, or a Keras layer of images."""
 
 import contextlib
+import inspect
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class OwnOperation:
     def _of_layer(self, pixels: tf.Tensor) -> tf.Tensor:
         layer = distribution.with_autograph(self._part)
         # Some of KerasCV do not take it.
-        takes_training = own.accepts(type(self._part).__call__, "training")
+        takes_training = _takes_training(type(self._part).__call__)
         options = {"training": True} if takes_training else {}
         views = layer(pixels, **options)
         if getattr(self._part, "trainable_variables", None):
@@ -119,6 +120,13 @@ class OwnOperation:
         )
         with tf.control_dependencies([check]):
             return tf.ensure_shape(view, [*view.shape[:first], side, side, 3])
+
+
+def _takes_training(call: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(call).parameters
+    return "training" in parameters or any(
+        p.kind is p.VAR_KEYWORD for p in parameters.values()
+    )
 
 
 @contextlib.contextmanager

@@ -387,7 +387,7 @@ class OwnViews(declared.OwnViews, Crop):
         after_crop: bool = declared.OwnViews.after_crop,
         **options: Any,
     ) -> None:
-        own_parts.check_options(part, options, declared.own_options(part))
+        declared.own_options(part, options)
         self.part, self.options, self.after_crop = part, options, after_crop
         Crop.__init__(self, image_size, min_crop_area=min_crop_area, flip=flip)
 
