@@ -21,6 +21,7 @@ from tf_contrastive.config import (
     linear,
     loss,
     optimizer,
+    pretrain,
     projection,
     protocols,
     schedule,
@@ -106,6 +107,37 @@ _COMPONENTS = [
         {"randaugment_layers": 2, "randaugment_magnitude": 10.0},
     ),
 ]
+
+
+# Whether a run's head has BatchNorm and a last bias: SR-code model.py; SC-code
+# --use_projection_batch_norm=False; SI-code resnet_big.py.
+_HEADS = {
+    "ntxent": (True, False),
+    "moco": (True, False),
+    "align_uniform": (True, False),
+    "supcon": (False, False),
+    "supcon_in": (False, False),
+    "sincere": (False, True),
+    "eps_supinfonce": (False, True),
+}
+
+
+@pytest.mark.parametrize(("name", "head"), _HEADS.items(), ids=list(_HEADS))
+def test_a_run_s_head_is_that_of_the_loss_s_authors(name, head):
+    def resolved(**options):
+        given = fields.replace(pretrain.Pretrain(), loss=name, **options)
+        return pretrain.resolve(
+            given, dataset="cifar10", image_shape=(32, 32, 3)
+        ).projection
+
+    for kind in ("mlp", "linear"):
+        default = resolved(projection=kind)
+        assert (default.batch_norm, default.bias) == head
+        other = resolved(projection=kind, projection_batch_norm=not head[0])
+        assert (other.batch_norm, other.bias) == (not head[0], head[1])
+    assert resolved(projection="identity").arguments() == {}
+    # Python's default is SimCLR's.
+    assert projection.MLP().batch_norm
 
 
 @pytest.mark.parametrize(

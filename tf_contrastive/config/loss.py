@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
@@ -110,8 +110,11 @@ class LossDeclaration(Component):
       takes_keys: whether a momentum encoder makes keys of the second view, and
         keeps earlier ones in a queue.
       has_one_positive: whether an anchor has one positive, of another image.
+      head: options of a run's projection head that are not set: those of the
+        authors' code. SimCLR's head ends in BatchNorm without an offset.
     """
 
+    head: ClassVar[Mapping[str, bool]] = {"batch_norm": True, "bias": False}
     needs_labels = False
     takes_logits = False
     takes_keys = False
@@ -207,6 +210,8 @@ class _OfClasses(Pairwise):
     """Each other image of the class is a positive."""
 
     needs_labels = True
+    # google-research/supcon, --use_projection_batch_norm=False.
+    head: ClassVar = {"batch_norm": False, "bias": False}
 
     unlabelled: str = option(
         "refuse",
@@ -272,6 +277,8 @@ class Sincere(_OfClasses):
 
     name = "sincere"
     implementation = "tf_contrastive.losses.supcon:Sincere"
+    # tufts-ml/SupContrast, resnet_big.py.
+    head: ClassVar = {"batch_norm": False, "bias": True}
 
     temperature: float = _temperature(0.1)
 
@@ -548,7 +555,7 @@ def own_loss(name: str) -> type[LossDeclaration]:
     """Returns the declaration of a loss of your own, `module:name`."""
     part = own.load("loss", name)
     if isinstance(part, type) and issubclass(part, LossDeclaration):
-        names = ("needs_labels", "takes_logits", "takes_keys")
+        names = ("needs_labels", "takes_logits", "takes_keys", "head")
         traits = {name: getattr(part, name) for name in names}
         return own.declare(
             name, LossDeclaration, own.options_of(part), **traits

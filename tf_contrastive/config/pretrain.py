@@ -339,7 +339,9 @@ def resolve(
         views=dataclasses.replace(views, wire_dtype=wire_dtype),
         encoder=encoder,
         setup=setup,
-        projection=run.projection.with_defaults(),
+        projection=run.projection.with_defaults(
+            **({} if run.projection.is_own else run.loss.head)
+        ),
         loss=resolve_loss(
             run.loss,
             rounded_products=machine.rounded_products,

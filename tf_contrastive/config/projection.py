@@ -46,12 +46,15 @@ class Linear(HeadDeclaration):
         128, "dimension of the projections", minimum=2, maximum=_MAX_UNITS
     )
     batch_norm: bool = option(
-        True, "batch normalization in the projection head"
+        True,
+        "batch normalization after the projection head's layers; auto: as in"
+        " the code of the loss's authors, no for supcon, supcon_in, sincere and"
+        " eps_supinfonce, else yes",
     )
     bias: bool = option(
         False,
         "bias of the projection head's last layer; with batch normalization"
-        " its offset (beta)",
+        " its offset (beta); auto: yes for sincere and eps_supinfonce, else no",
     )
 
     def sizes(self, features: int) -> list[int]:
