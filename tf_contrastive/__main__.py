@@ -12,7 +12,9 @@ import types
 import warnings
 from collections.abc import Mapping
 from logging import getLogger
+from typing import Any
 
+import wrapt
 from absl import logging
 
 from tf_contrastive import flags
@@ -87,6 +89,16 @@ def _run(arguments: list[str], package: str, commands: Commands) -> int:
         return error.leave()
 
 
+def _reset_keras(backend: Any) -> None:
+    """Resets what Keras has read from the account's keras.json.
+
+    What a command computes depends on its flags alone.
+    """
+    backend.set_image_data_format("channels_last")
+    backend.set_floatx("float32")
+    backend.set_epsilon(1e-7)
+
+
 def _run_command(module: types.ModuleType, parsed: Command) -> int:
     """Runs a command; an image that it could not read is named."""
     try:
@@ -144,6 +156,8 @@ def main(package: str = "tf_contrastive", commands: Commands = COMMANDS) -> int:
     `commands` are those of `package`: name -> options.
     """
     finish = terminal.keep_going()
+    for keras in ("keras", "tf_keras"):
+        wrapt.register_post_import_hook(_reset_keras, f"{keras}.src.backend")
     try:
         status = _run(sys.argv[1:], package, commands)
         finish()

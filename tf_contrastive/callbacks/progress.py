@@ -146,9 +146,10 @@ class Progress(tf.keras.callbacks.Callback):
             speed = self._rate * self._batch_size
             parts += [
                 (4, f"{speed:,.0f} images/s"),
-                (8, f"input wait {self._wait:.0%}"),
                 (3, f"ETA {left}"),
             ]
+            if not math.isnan(self._wait):
+                parts.insert(-1, (8, f"input wait {self._wait:.0%}"))
         return parts
 
 

@@ -70,6 +70,13 @@ def build(
       UserError: for an unknown name, option or value, or images too small for
         the network.
     """
+    if tf.keras.backend.image_data_format() != "channels_last":
+        raise errors.UserError(
+            "Keras' image_data_format is channels_first, and images here are"
+            " [N, H, W, K]: call"
+            " tf.keras.backend.set_image_data_format('channels_last'), or"
+            " change keras.json"
+        )
     network = _network(name, options)
     if len(image_shape) != 3 or not all(image_shape):
         raise errors.UserError(

@@ -272,6 +272,12 @@ def check_projections(projections: tf.Tensor) -> tf.Tensor:
             f" {projections.dtype.name}: must be floating [B, V, P]"
             " (images, views per image, projection size)"
         )
+    if not projections.shape[1:].is_fully_defined():
+        raise ValueError(
+            f"projections of shape {projections.shape}: the number of views and"
+            " their size must be known, such as by tf.ensure_shape(projections,"
+            " [None, V, P])"
+        )
     return projections
 
 

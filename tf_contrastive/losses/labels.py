@@ -1,7 +1,5 @@
 """What labels must be, in eager code, in graphs, and compiled by XLA."""
 
-import math
-
 import tensorflow as tf
 
 from tf_contrastive.base import errors
@@ -85,7 +83,7 @@ def noticed(
 
 
 def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
-    """Returns `x`, which is NaN unless `fine`, bool []; see `noticed`."""
+    """Returns `x`, not finite unless `fine`, bool []; see `noticed`."""
     if tf.executing_eagerly():
         if not fine:
             raise ValueError(message)
@@ -93,4 +91,5 @@ def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
     _asserted.add(message)
     check = tf.raw_ops.Assert(condition=fine, data=[message])
     with tf.control_dependencies([check]):
-        return tf.where(fine, x, tf.constant(math.nan, x.dtype))
+        # A constant NaN would alarm tf.debugging.enable_check_numerics.
+        return x / tf.cast(fine, x.dtype)

@@ -11,11 +11,14 @@ what the feature brings to the constructor (`__init__`, `get_config`,
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
+from tf_contrastive import distribution
 from tf_contrastive.base import errors
 from tf_contrastive.config import own
 from tf_contrastive.config.pretrain import Pretrain
@@ -119,6 +122,8 @@ class ContrastiveStep(tf.keras.Model):
         size = projections.shape[-1]
         self.loss_parts = losses.parts(self.contrastive_loss, size)
         self.built = True
+        # Of a generator's batches, whose shapes Keras does not know.
+        self._num_views: int | None = None
         # Steps do not call the model, from which Keras learns what it saves.
         self._set_save_spec(tf.TensorSpec(encoder.input_shape))
         if encoder.losses or projection_head.losses:
@@ -255,6 +260,19 @@ class ContrastiveStep(tf.keras.Model):
         """Encodes images [N, H, W, K] in [0, 1] to features h [N, D]."""
         return self.encoder(images, training=training)
 
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains as `tf.keras.Model.fit`, on views [B, V, H, W, K]."""
+        first = None
+        if isinstance(x, tf.keras.utils.Sequence):
+            first = x[0]
+        elif isinstance(x, Iterator) and not isinstance(x, tf.data.Iterator):
+            first = next(x)
+            x = itertools.chain([first], x)
+        if first is not None:
+            views = tf.keras.utils.unpack_x_y_sample_weight(first)[0]
+            self._num_views = np.shape(views)[1] if np.ndim(views) > 1 else None
+        return super().fit(x, *args, **kwargs)
+
     @do_not_convert_self
     def train_step(self, data: Any) -> Results:
         """Trains on (views [B, V, H, W, K], labels [B]), or on views alone."""
@@ -289,13 +307,37 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
                 " (images, views per image, height, width, channels)"
             )
+        views = self._of_known_shape(views)
+        return Batch(from_wire(views), labels, labels, seeds)
+
+    def _of_known_shape(self, views: tf.Tensor) -> tf.Tensor:
+        """Returns views whose sizes are known as far as the graph needs.
+
+        Raises:
+          ValueError: for another size of images than the encoder's, an unknown
+            number of views, or batches that may differ between replicas.
+        """
         taken = self.encoder.input_shape[1:]
         if not views.shape[2:].is_compatible_with(taken):
             raise ValueError(
                 f"views of shape {views.shape}: the encoder takes images of"
                 f" shape {taken}"
             )
-        return Batch(from_wire(views), labels, labels, seeds)
+        views = tf.ensure_shape(views, [None, self._num_views, *taken])
+        if views.shape[1] is None:
+            raise ValueError(
+                f"views of shape {views.shape}: the number of views must be"
+                " known: map the dataset by tf.ensure_shape(views, [None, V,"
+                " None, None, K])"
+            )
+        replicas = distribution.num_replicas()
+        if replicas > 1 and views.shape[0] is None:
+            raise ValueError(
+                f"batches of {replicas} replicas must be of one known size, and"
+                " the last one may be smaller: pass a tf.data.Dataset of"
+                " .batch(N, drop_remainder=True)"
+            )
+        return views
 
     def learn(self, batch: Batch) -> list[str]:
         """One training step; returns the names of the means it adds to."""
@@ -367,7 +409,8 @@ class ContrastiveStep(tf.keras.Model):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Views [B, V, H, W, K] to h [B, V, D] and z [B, V, P]."""
         count = views.shape[1]
-        images = tf.reshape(views, [-1, *views.shape[2:]])  # [B * V, H, W, K]
+        sizes = similarity.shape(views)[2:]
+        images = tf.reshape(views, [-1, *sizes])  # [B * V, H, W, K]
         h = self.encoder(images, training=training)  # [B * V, D]
         z = self.projection_head(h, training=training)  # [B * V, P]
         for network, x in ((self.encoder, h), (self.projection_head, z)):

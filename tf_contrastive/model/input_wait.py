@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import config  # Not in the public API.
 
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import labels as label_checks
@@ -33,7 +35,8 @@ class InputWait(ContrastiveStep):
 
         It calls `learn`, and not `train_step`, which also reads the means. Its
         graph is that of `train_tf_function`, which also returns how long it
-        waited for its input, float64 [].
+        waited for its input, float64 []. Under op determinism TensorFlow has
+        no clock in a graph, and the wait is not measured.
         """
         if self.run_eagerly:
             return super().make_train_function(force)
@@ -51,6 +54,9 @@ class InputWait(ContrastiveStep):
         def one_step(
             number: tf.Tensor, seconds: tf.Tensor, iterator: Any
         ) -> tuple[tf.Tensor, tf.Tensor]:
+            if config.is_op_determinism_enabled():
+                strategy.run(run, args=(next(iterator),))
+                return number + 1, seconds + math.nan
             start = tf.timestamp()
             with tf.control_dependencies([start]):
                 data = next(iterator)

@@ -1,5 +1,6 @@
 """Callbacks that write a run's curves, histograms and profile."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -119,6 +120,8 @@ class TensorBoard(tf.keras.callbacks.Callback):
             "system/steps_per_second": rate,
             **scalars.memory(),
         }
+        if math.isnan(wait):  # It was not measured.
+            del points["input/wait_fraction"]
         self._write_scalars(step, points)
 
     def _means_since_last(

@@ -1,0 +1,218 @@
+"""`fit` as Keras users call it, and under settings of Keras and TensorFlow."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import replicas
+import tensorflow as tf
+
+from tf_contrastive import encoders, losses, optimizers
+from tf_contrastive.base import errors
+from tf_contrastive.model import ContrastiveModel
+
+_VIEWS = np.random.default_rng(0).random([48, 2, 8, 8, 3]).astype(np.float32)
+_LABELS = np.arange(48) % 4
+
+
+def _encoder(size=8):
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Conv2D(
+                4, 3, input_shape=(size, size, 3), kernel_initializer="ones"
+            ),
+            tf.keras.layers.GlobalAveragePooling2D(),
+        ]
+    )
+
+
+def _model(loss="supcon", size=8):
+    head = tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(
+                8,
+                input_shape=(4,),
+                kernel_initializer=tf.keras.initializers.GlorotUniform(1),
+            )
+        ]
+    )
+    model = ContrastiveModel(_encoder(size), head, losses.build(loss))
+    model.compile(optimizer=optimizers.LARS(0.1))
+    return model
+
+
+def _generator(views=_VIEWS):
+    while True:
+        for i in (0, 16, 32):
+            yield views[i : i + 16], _LABELS[i : i + 16]
+
+
+class _Sequence(tf.keras.utils.Sequence):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        part = slice(16 * i, 16 * (i + 1))
+        return _VIEWS[part], _LABELS[part]
+
+
+def _dataset(shape):
+    return tf.data.Dataset.from_generator(
+        lambda: iter([next(_generator())]),
+        output_signature=(
+            tf.TensorSpec(shape, tf.float32),
+            tf.TensorSpec([None], tf.int64),
+        ),
+    )
+
+
+@pytest.mark.parametrize("size", [8, None])
+def test_generators_and_sequences_train_as_arrays(size):
+    expected = _model(size=8).fit(
+        _VIEWS, _LABELS, batch_size=16, shuffle=False, verbose=0
+    )
+    for data, options in (
+        (_generator(), {"steps_per_epoch": 3}),
+        (_Sequence(), {"shuffle": False}),
+    ):
+        history = _model(size=size).fit(data, verbose=0, **options).history
+        for name, values in expected.history.items():
+            np.testing.assert_allclose(history[name], values, rtol=1e-5)
+
+
+def test_views_alone_may_come_from_a_generator():
+    data = (views for views, _ in _generator())
+    history = _model("ntxent").fit(data, steps_per_epoch=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
+@pytest.mark.parametrize("size", [8, None])
+@pytest.mark.parametrize(
+    "shape", [[None, 2, None, None, 3], [None, 2, None, None, None]]
+)
+def test_datasets_of_unknown_image_size_are_trained_on(shape, size):
+    history = _model(size=size).fit(_dataset(shape), verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
+@pytest.mark.parametrize("shape", [[None] * 5, [None, None, 8, 8, 3], None])
+def test_an_unknown_number_of_views_is_named(shape):
+    with pytest.raises(ValueError, match="views of shape"):
+        _model().fit(_dataset(shape), verbose=0)
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES)
+@pytest.mark.parametrize("shape", [[None, None, 8], [None, 2, None]])
+def test_losses_name_sizes_that_must_be_known(loss, shape):
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec(shape, tf.float32),
+            tf.TensorSpec([None], tf.int32),
+        ]
+    )
+    def graph(projections, labels):
+        return losses.build(loss)(projections, labels)
+
+    with pytest.raises(ValueError, match=r"must be known|keys"):
+        graph.get_concrete_function()
+
+
+@pytest.mark.parametrize("images", [33, 34, 35])
+def test_replicas_refuse_a_last_batch_of_another_size(images):
+    views = np.resize(_VIEWS, [images, 2, 8, 8, 3])
+    labels = np.resize(_LABELS, images)
+    with replicas.strategy(2).scope():
+        model = _model()
+        with pytest.raises(ValueError, match="drop_remainder"):
+            model.fit(views, labels, batch_size=32, verbose=0)
+        assert model.optimizer.iterations.numpy() == 0
+        data = tf.data.Dataset.from_tensor_slices((views, labels))
+        data = data.batch(32, drop_remainder=True)
+        assert np.isfinite(model.fit(data, verbose=0).history["loss"]).all()
+
+
+def test_keras_must_have_channels_last():
+    keras = tf.keras.backend
+    keras.set_image_data_format("channels_first")
+    try:
+        with pytest.raises(errors.UserError, match="channels_first"):
+            encoders.build("resnet10", image_shape=(16, 16, 3))
+    finally:
+        keras.set_image_data_format("channels_last")
+
+
+_SETTINGS = {
+    "determinism": """
+tf.config.experimental.enable_op_determinism()
+tf.keras.utils.set_random_seed(0)
+""",
+    "numerics": "tf.debugging.enable_check_numerics()",
+    "eager": "tf.config.run_functions_eagerly(True)",
+    "jit": "tf.config.optimizer.set_jit(True)",
+    "float64": "tf.keras.backend.set_floatx('float64')",
+    "epsilon": "tf.keras.backend.set_epsilon(0.01)",
+    "float16": "tf.keras.mixed_precision.set_global_policy('mixed_float16')",
+    "placement": "tf.debugging.set_log_device_placement(True)",
+}
+_FIT = """
+import numpy as np
+import tensorflow as tf
+{setting}
+from tf_contrastive import encoders, heads, losses, optimizers
+from tf_contrastive.model import ContrastiveModel
+
+views = np.random.default_rng(0).random([32, 2, 8, 8, 3]).astype(np.float32)
+model = ContrastiveModel(
+    encoders.build("resnet10", width=0.125, image_shape=(8, 8, 3)),
+    heads.build("mlp", hidden=8, output=8),
+    losses.build("supcon"),
+    probe=heads.LinearProbe(4),
+)
+model.compile(optimizer=optimizers.LARS(0.1))
+data = tf.data.Dataset.from_tensor_slices((views, np.arange(32) % 4))
+history = model.fit(data.batch(16, drop_remainder=True), verbose=0).history
+assert np.isfinite([values[-1] for values in history.values()]).all(), history
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", _SETTINGS)
+def test_a_model_trains_under_settings_of_tensorflow(setting):
+    code = _FIT.format(setting=_SETTINGS[setting])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_a_run_does_not_depend_on_the_account_s_keras(tmp_path):
+    settings = {
+        "image_data_format": "channels_first",
+        "floatx": "float16",
+        "epsilon": 0.01,
+        "backend": "tensorflow",
+    }
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "keras" / "keras.json").write_text(json.dumps(settings))
+    results = []
+    for name, variables in (
+        ("plain", {}),
+        ("account", {"KERAS_HOME": str(tmp_path / "keras")}),
+        ("deterministic", {"TF_DETERMINISTIC_OPS": "1"}),
+    ):
+        words = ["pretrain", "--smoke", "--encoder=resnet10", "--workdir", name]
+        done = subprocess.run(
+            [sys.executable, "-m", "tf_contrastive", *words],
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        result = json.loads((tmp_path / name / "pretrain.json").read_text())
+        results.append({**result, "seconds": 0})
+    assert results[0] == results[1] == results[2]
