@@ -37,6 +37,18 @@ run() {
   fi
 }
 
+# Fails unless a program is installed. $1: it; $2: what to do.
+need() {
+  [ -n "$dry_run" ] || command -v "$1" >/dev/null ||
+    misused "$1 was not found: $2, or print the commands by --dry_run"
+}
+
+# Checks a command's flags before it waits in a queue, if .venv is there.
+check_flags() {
+  [ -n "$dry_run" ] || [ ! -e .venv/installed ] ||
+    .venv/bin/python launch/check_flags.py "$@" || exit 2
+}
+
 # Prints the one of some words that $1 begins, or that differs least from it, by
 # the letters to change, insert, leave out or swap; nothing if over half differ.
 nearest() {

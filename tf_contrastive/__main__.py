@@ -59,7 +59,9 @@ def _usage(package: str, commands: Commands) -> str:
     return "\n".join(lines)
 
 
-def _run(arguments: list[str], package: str, commands: Commands) -> int:
+def _run(
+    arguments: list[str], package: str, commands: Commands, only_check: bool
+) -> int:
     if not arguments or arguments[0] in (*_HELP, "help", _HELP_FULL):
         print(_usage(package, commands))
         return 0 if arguments else 2
@@ -76,6 +78,8 @@ def _run(arguments: list[str], package: str, commands: Commands) -> int:
         rest = flags.allow_own_modules(_as_flags(config_class, rest))
         parsed = flags.parse(config_class, rest)
         parsed.validate()
+        if only_check:
+            return 0
         _configure_logging(parsed.terminal.verbosity)
         with terminal.without_start_lines():
             module = importlib.import_module(f"{package}.commands.{command}")
@@ -150,16 +154,21 @@ def _configure_logging(verbosity: str) -> None:
     warnings.simplefilter("ignore")
 
 
-def main(package: str = "tf_contrastive", commands: Commands = COMMANDS) -> int:
+def main(
+    package: str = "tf_contrastive",
+    commands: Commands = COMMANDS,
+    only_check: bool = False,
+) -> int:
     """Runs the command that the arguments name and returns its exit status.
 
-    `commands` are those of `package`: name -> options.
+    `commands` are those of `package`: name -> options. `only_check`: checks its
+    flags, and runs nothing.
     """
     finish = terminal.keep_going()
     for keras in ("keras", "tf_keras"):
         wrapt.register_post_import_hook(_reset_keras, f"{keras}.src.backend")
     try:
-        status = _run(sys.argv[1:], package, commands)
+        status = _run(sys.argv[1:], package, commands, only_check)
         finish()
         return status
     except errors.UserError as error:

@@ -87,7 +87,7 @@ def test_workers_of_a_job_find_each_other(project):
     assert len({a.rpartition("/")[0] for a in attempts}) == 1
     assert len(attempts) == 3
     limits = pod["containers"][0]["resources"]["limits"]
-    assert limits == {"nvidia.com/gpu": 8}
+    assert limits == {"nvidia.com/gpu": 8, "cpu": 64, "memory": "256Gi"}
     # The same is applied.
     done = project.run("launch/kubernetes", *words)
     assert done.returncode == 0, done.stderr
@@ -138,7 +138,8 @@ def test_a_tpu_is_chosen_by_its_labels(project):
             "cloud.google.com/gke-tpu-topology": labels[1],
         }
         (container,) = pod["containers"]
-        assert container["resources"]["limits"] == {"google.com/tpu": labels[2]}
+        limits = container["resources"]["limits"]
+        assert limits["google.com/tpu"] == labels[2]
         arguments, variables = _started(pod, _facts(0, "pod"))
         assert arguments == ["pretrain", "--strategy=tpu", "--tpu=local"]
         assert cluster.from_environment(variables) is None

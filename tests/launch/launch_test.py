@@ -279,6 +279,70 @@ def _with_value(line, value):
     return [f"launch/{words[0]}", *words[1:]], variables
 
 
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("slurm pretrain --workdir=w", "sbatch"),
+        ("slurm --now pretrain --workdir=w", "srun"),
+        ("kubernetes --image=a/b:c pretrain --workdir=gs://w", "kubectl"),
+        ("tpu_vm list --zone=z --type=v5litepod-8", "gcloud"),
+    ],
+)
+def test_a_program_is_missed_before_anything_is_installed(
+    project, line, program
+):
+    project.fake(project.folder / "launch" / "install")
+    (project.bin / program).unlink(missing_ok=True)
+    for name in ("bash", "dirname", "env", "tr", "awk", "sed", "cat"):
+        (project.bin / name).symlink_to(shutil.which(name))
+    # A machine that has nothing else.
+    done = project.run(*_words(line), PATH=str(project.bin))
+    assert done.returncode == 2
+    assert f"{program} was not found" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert project.calls() == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurm pretrain --datset=x",
+        "slurm --now pretrain --datset=x",
+        "kubernetes --image=a/b:c pretrain --datset=x",
+        "tpu_vm run pod-1 --zone=z --type=v5litepod-8 pretrain --datset=x",
+        "multiworker pretrain --datset=x",
+    ],
+)
+def test_flags_are_checked_before_a_job_is_queued(project, line):
+    project.fake(project.bin / "kubectl")
+    (project.folder / ".venv" / "installed").touch()
+    done = project.run(*_words(line), FAKE_STATUS="2")
+    assert done.returncode == 2
+    assert project.calls() == [
+        ["python", "launch/check_flags.py", "pretrain", "--datset=x"]
+    ]
+
+
+def test_flags_are_checked_where_they_can_be(tmp_path):
+    for words, status in (
+        (["pretrain", "--workdir=w"], 0),
+        (["pretrain", "--workdir=w", "--flagfile=/data/own.flags"], 0),
+        (["pretrain", "--workdir=w", "--loss=module:loss"], 0),
+        (["pretrain", "--workdir=w", "--flagfile=configs/quickstart.flags"], 0),
+        (["pretrain", "--workdir=w", "--datset=x"], 2),
+        (["pretrain", "--workdir=w", "--epochs=-1"], 2),
+    ):
+        done = subprocess.run(
+            [sys.executable, _ROOT / "launch" / "check_flags.py", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == status, (words, done.stderr)
+        assert done.stderr.count("\n") == (status != 0)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "script", [s.removeprefix("launch/") for s in _SCRIPTS if "." not in s]

@@ -103,11 +103,22 @@ def warning(message: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes records to the present `sys.stderr`, warnings in colour."""
+    """Writes records to the present `sys.stderr`, warnings in colour.
+
+    A warning is written once: its cause may be met in several places, such as
+    the splits of a dataset.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warned: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
         if record.levelno >= logging.WARNING:
+            if line in self.warned:
+                return
+            self.warned.add(line)
             line = _paint(line, _YELLOW)
         print(line, file=sys.stderr, flush=True)
 
@@ -116,8 +127,9 @@ def configure(verbosity: str) -> None:
     """Writes log lines to stderr: quiet (warnings only), normal or debug."""
     _logger.setLevel(_LEVELS[verbosity])
     _logger.propagate = False
-    if not any(isinstance(h, _Handler) for h in _logger.handlers):
-        _logger.addHandler(_Handler())
+    for handler in [h for h in _logger.handlers if isinstance(h, _Handler)]:
+        _logger.removeHandler(handler)
+    _logger.addHandler(_Handler())
 
 
 def shows_progress() -> bool:

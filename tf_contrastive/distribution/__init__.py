@@ -21,6 +21,7 @@ from tf_contrastive.distribution.strategies import (
     is_pod,
     mean_over_workers,
     num_hosts,
+    split_cpu,
     strategy,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "num_replicas",
     "on_tpu",
     "replica_id",
+    "split_cpu",
     "strategy",
     "with_autograph",
 ]

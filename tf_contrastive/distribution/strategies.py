@@ -146,7 +146,7 @@ def _of_all_workers(strategy: tf.distribute.Strategy, text: str) -> list[str]:
     return [bytes(row.tolist()).rstrip(b"\0").decode() for row in first_of_each]
 
 
-def _split_cpu(virtual_devices: int) -> list[str]:
+def split_cpu(virtual_devices: int) -> list[str]:
     """Splits the first CPU into virtual devices and returns their names."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * virtual_devices
@@ -188,7 +188,7 @@ def _mirrored(virtual_devices: int) -> tf.distribute.Strategy:
     # Virtual devices share a few threads, on which a ring of collectives can
     # starve; a sum on one device cannot.
     return tf.distribute.MirroredStrategy(
-        _split_cpu(virtual_devices),
+        split_cpu(virtual_devices),
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
 

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from tf_contrastive import distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
@@ -63,6 +64,8 @@ def substitute(dataset: str) -> Substitute:
 
 def shrink(run: Pretrain) -> Pretrain:
     """Returns a run of two small steps (`smoke`), and logs the changes."""
+    if run.runtime.virtual_devices:  # Before TensorFlow starts.
+        distribution.split_cpu(run.runtime.virtual_devices)
     name = run.data.dataset
     train, test = map(without_slice, (run.data.split, run.data.test_split))
     full = run
