@@ -1,8 +1,7 @@
 """Evaluation protocols, each declared in one place.
 
-A declaration has the protocol's name, its options with their defaults, its
-traits, and where the function that measures is. Nothing else lists the
-protocols.
+A declaration has the protocol's options with their defaults, its traits, and
+where the function that measures is. `Protocols`, at the end, names them.
 """
 
 import dataclasses
@@ -95,7 +94,6 @@ class ProtocolDeclaration:
       smallest: split -> images that it must have.
     """
 
-    name: ClassVar[str]
     implementation: ClassVar[str]
     lacks: ClassVar[str] = ""
     version: ClassVar[int] = 1
@@ -128,7 +126,6 @@ class ProtocolDeclaration:
 class KNN(ProtocolDeclaration):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
-    name = "knn"
     implementation = "tf_contrastive.evaluation.classification:measure_knn"
     lacks = "tf_contrastive.evaluation.classification:lacks_for_knn"
     prefix = "knn_"
@@ -185,7 +182,6 @@ def neighbors_name(k: int, weights: str, temperature: float = 0.0) -> str:
 class Prototype(ProtocolDeclaration):
     """The nearest class prototype."""
 
-    name = "prototype"
     implementation = (
         "tf_contrastive.evaluation.classification:measure_prototype"
     )
@@ -196,7 +192,6 @@ class Prototype(ProtocolDeclaration):
 class Head(ProtocolDeclaration):
     """The classifier that cross-entropy training made."""
 
-    name = "head"
     implementation = "tf_contrastive.evaluation.classification:measure_head"
     lacks = "tf_contrastive.evaluation.classification:lacks_head"
     needs_labels = True
@@ -254,7 +249,6 @@ class LinearProtocolSchedule(LinearSchedule):
 class Linear(LinearStage, ProtocolDeclaration):
     """The linear evaluation protocol, with SimCLR's numbers."""
 
-    name = "linear"
     implementation = "tf_contrastive.evaluation.classification:measure_linear"
     lacks = "tf_contrastive.evaluation.classification:lacks_features"
     prefix = "linear_"
@@ -325,7 +319,6 @@ class Linear(LinearStage, ProtocolDeclaration):
 class Logistic(ProtocolDeclaration):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
-    name = "logistic"
     implementation = "tf_contrastive.evaluation.logistic:measure"
     prefix = "logistic_"
     shared = ("validation_fraction", "seed")
@@ -373,7 +366,6 @@ FINE_TUNING = {
 class Finetune(ProtocolDeclaration):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
-    name = "finetune"
     implementation = "tf_contrastive.evaluation.finetune:measure"
     lacks = "tf_contrastive.evaluation.finetune:lacks_copy_or_labels"
     prefix = "finetune_"
@@ -475,7 +467,6 @@ _DECAYS = numbers(
 class Transfer(ProtocolDeclaration):
     """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
 
-    name = "transfer"
     implementation = "tf_contrastive.evaluation.transfer:measure"
     lacks = "tf_contrastive.evaluation.transfer:lacks_datasets"
     version = 2
@@ -586,7 +577,6 @@ CORRUPTIONS = (
 class Robustness(ProtocolDeclaration):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
-    name = "robustness"
     implementation = "tf_contrastive.evaluation.robustness:measure"
     lacks = "tf_contrastive.evaluation.robustness:lacks_classifier"
     version = 4
@@ -656,7 +646,6 @@ class _OfViews(ProtocolDeclaration):
 class Separation(ProtocolDeclaration):
     """Margins between classes (SINCERE, section 4.1)."""
 
-    name = "separation"
     implementation = "tf_contrastive.evaluation.separation:measure"
     version = 2
     needs_labels = True
@@ -667,7 +656,6 @@ class Separation(ProtocolDeclaration):
 class KLBound(_OfViews):
     """A lower bound of a divergence by SINCERE's loss (theorem 11)."""
 
-    name = "kl_bound"
     implementation = "tf_contrastive.evaluation.projections:measure_kl"
     lacks = "tf_contrastive.evaluation.projections:lacks_classes"
     needs_labels = True
@@ -683,7 +671,6 @@ class KLBound(_OfViews):
 class Contrastive(_OfViews):
     """The other view of an image among others (SimCLR, section 5.1)."""
 
-    name = "contrastive"
     implementation = "tf_contrastive.evaluation.projections:measure_task"
     needs_projections = True
     smallest: ClassVar = {"test": 2}
@@ -699,7 +686,6 @@ class Contrastive(_OfViews):
 class Uniformity(_OfViews):
     """The distribution on the hypersphere (Wang and Isola 2020)."""
 
-    name = "uniformity"
     implementation = "tf_contrastive.evaluation.hypersphere:measure"
 
     random_directions: int = _measure_option(
@@ -710,7 +696,6 @@ class Uniformity(_OfViews):
 class Spectrum(ProtocolDeclaration):
     """The dimensions that a linear projection keeps (SimCLR, B.4)."""
 
-    name = "spectrum"
     implementation = "tf_contrastive.evaluation.spectra:measure"
     lacks = "tf_contrastive.evaluation.spectra:lacks_linear_map"
     needs_projections = True
@@ -720,7 +705,6 @@ class Spectrum(ProtocolDeclaration):
 class Transforms(ProtocolDeclaration):
     """The transformations that h and z encode (SimCLR, section 4.2)."""
 
-    name = "transforms"
     implementation = "tf_contrastive.evaluation.transformations:measure"
     learns = True
     shared = ("seed",)
@@ -747,7 +731,6 @@ class Transforms(ProtocolDeclaration):
 class TSNE(ProtocolDeclaration):
     """Maps of h and z in two dimensions (SimCLR, appendix B.4)."""
 
-    name = "tsne"
     implementation = "tf_contrastive.evaluation.tsne:measure"
     shared = ("seed",)
     smallest: ClassVar = {"test": 4}
@@ -767,7 +750,6 @@ class TSNE(ProtocolDeclaration):
 class KMeans(ProtocolDeclaration):
     """The regions that inner layers group (Intriguing Properties, 3.2)."""
 
-    name = "kmeans"
     implementation = "tf_contrastive.evaluation.kmeans:measure"
     shared = ("seed",)
 
@@ -789,24 +771,28 @@ class KMeans(ProtocolDeclaration):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Protocols:
+    """Every protocol, under its name: the only list of them."""
+
+    knn: KNN = group(KNN(), KNN.prefix)
+    prototype: Prototype = group(Prototype())
+    head: Head = group(Head())
+    linear: Linear = group(Linear(), Linear.prefix)
+    logistic: Logistic = group(Logistic(), Logistic.prefix)
+    finetune: Finetune = group(Finetune(), Finetune.prefix)
+    transfer: Transfer = group(Transfer(), Transfer.prefix)
+    robustness: Robustness = group(Robustness(), Robustness.prefix)
+    separation: Separation = group(Separation())
+    kl_bound: KLBound = group(KLBound())
+    contrastive: Contrastive = group(Contrastive())
+    uniformity: Uniformity = group(Uniformity())
+    spectrum: Spectrum = group(Spectrum())
+    transforms: Transforms = group(Transforms())
+    tsne: TSNE = group(TSNE())
+    kmeans: KMeans = group(KMeans())
+
+
 PROTOCOLS: dict[str, type[ProtocolDeclaration]] = {
-    protocol.name: protocol
-    for protocol in (
-        KNN,
-        Prototype,
-        Head,
-        Linear,
-        Logistic,
-        Finetune,
-        Transfer,
-        Robustness,
-        Separation,
-        KLBound,
-        Contrastive,
-        Uniformity,
-        Spectrum,
-        Transforms,
-        TSNE,
-        KMeans,
-    )
+    name: type(declaration) for name, declaration in vars(Protocols()).items()
 }

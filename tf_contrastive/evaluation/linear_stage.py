@@ -72,7 +72,7 @@ def run(
     options = Scoring(
         evaluation=Evaluation(
             workdir=workdir,
-            protocols=Linear.name,
+            protocols="linear",
             untrained=False,
             train_split=config.data.split,
             test_split=config.data.test_split,
@@ -85,8 +85,8 @@ def run(
         "step": saved.step,
         "train_split": config.data.split,
         "test_split": config.data.test_split,
-        "version": options.version_of(Linear.name),
-        "hyperparameters": options.hyperparameters(Linear.name),
+        "version": options.version_of("linear"),
+        "hyperparameters": options.hyperparameters("linear"),
     }
     stage = json.loads(json.dumps(identity))
     path = os.path.join(workdir, RESULT_FILE)
@@ -112,7 +112,7 @@ def run(
             cancellable=progress.interruptible,
             log=terminal.info,
         )
-        scores = protocols.run(context, [Linear.name])
+        scores = protocols.run(context, ["linear"])
     report = {
         "dataset": train.info.name,
         "train_split": config.data.split,
