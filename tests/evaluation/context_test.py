@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
+from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import classification, context, protocols
 
 
@@ -28,12 +30,20 @@ def _numbered(n=53, classes=5, first=0):
     return datasets.from_arrays(images, np.arange(n) % classes)
 
 
-def _subject(encoder=None, train=None, test=None, strategy=None, **options):
+def _subject(
+    encoder=None,
+    train=None,
+    test=None,
+    strategy=None,
+    augmentation="crop",
+    **options,
+):
     return contexts.make(
         encoder or _encoder(),
         train or _numbered(),
         test or _numbered(20, first=100),
         Scoring.of(scale="cpu", **options),
+        run=fields.replace(Pretrain(), augmentation=augmentation),
         strategy=strategy or tf.distribute.get_strategy(),
     )
 
@@ -117,20 +127,20 @@ def test_a_split_is_embedded_once():
     )
     first = scored.embeddings("train")
     assert scored.embeddings("train")[0] is first[0]
-    scored.labelled_embeddings()
+    assert scored.labelled_embeddings[0] is first[0]
     assert len(calls) == 2  # Two splits.
 
 
 def test_views_are_of_every_image_once_and_repeat():
-    scored = _subject(embedding_batch_size=8)
+    scored = _subject(embedding_batch_size=8, augmentation="none")
     walks = []
     for _ in range(2):
-        parts = list(scored.images.views(scored.data.train, 3, "none"))
+        parts = list(scored.images.views(scored.data.train))
         views, labels = (
             np.concatenate(part) for part in zip(*parts, strict=True)
         )
-        assert views.shape == (53, 3, 8, 8, 3)
-        for v in range(3):
+        assert views.shape == (53, 2, 8, 8, 3)
+        for v in range(2):
             assert _numbers(views[:, v].reshape(53, -1)) == list(range(53))
         assert labels.tolist() == (np.arange(53) % 5).tolist()
         walks.append(views)
@@ -144,7 +154,7 @@ def test_augmented_views_differ_by_seed_and_by_view_not_by_batch():
 
     def views(**options):
         scored = _subject(train=source, **options)
-        parts = scored.images.views(scored.data.train, 2, "crop")
+        parts = scored.images.views(scored.data.train)
         return np.concatenate([np.asarray(v) for v, _ in parts])
 
     base = views(embedding_batch_size=4)
@@ -171,7 +181,7 @@ def test_unlabelled_images_have_label_minus_one():
     images = np.zeros([5, 8, 8, 3], np.uint8)
     scored = _subject(test=datasets.from_arrays(images))
     assert scored.embeddings("test")[1].tolist() == [-1] * 5
-    (batch,) = scored.images.views(scored.data.test, 2, "crop")
+    (batch,) = scored.images.views(scored.data.test)
     assert batch[1].numpy().tolist() == [-1] * 5
     assert "no labels" in protocols.missing("knn", scored)
 

@@ -130,10 +130,11 @@ def test_results_say_which_labels_they_are_of(data_dir, lists, tmp_path):
     assert published["metrics"]["labels"] == len(_LISTED)
     assert drawn["metrics"]["subset"] == "drawn"
     # Results of both are not compared.
-    assert published["resolved"] != drawn["resolved"] == {}
+    assert published["resolved"]["subset"] == "published"
+    assert drawn["resolved"] == {"optimizer": "sgd", "subset": "drawn"}
     for part in parts.values():
         assert part["100%"]["metrics"]["subset"] == "all"
-        assert part["100%"]["resolved"] == {}
+        assert part["100%"]["resolved"]["subset"] == "drawn"
 
 
 @pytest.mark.parametrize(

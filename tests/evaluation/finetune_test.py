@@ -22,8 +22,7 @@ from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import finetune, protocols
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.subject import Subject
 
 
@@ -275,13 +274,15 @@ def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
     monkeypatch.setattr(finetune, "train", train)
     recorded = []
 
-    def record(context, rows, parts):
+    def record(context, rows, parts, checksum):
         recorded.append([(row["protocol"], row["variant"]) for row in rows])
 
     scored = digit_networks.subject(
         finetune_fractions="0.1,1", finetune_scratch=True, knn_k="1,5"
     )
-    with pytest.raises(errors.DivergedError, match="10% scratch, 100% scratch"):
+    with pytest.raises(
+        errors.DivergedError, match="10% scratch .* 100% scratch"
+    ):
         protocols.run(scored, ["finetune", "knn"], record=record)
     assert recorded == [
         [("finetune", "10%")],
@@ -373,15 +374,3 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     assert protocols.missing("finetune", of_export) is None
     # It has no random weights to compare with.
     assert not of_export.subject.has_new_encoder(trained=False)
-
-
-def test_weights_that_are_not_finite_are_refused():
-    def broken(trained):
-        encoder = digit_networks.network()
-        kernel = encoder.trainable_variables[0]
-        kernel.assign(kernel * np.nan)
-        return encoder
-
-    bad = contexts.changed(digit_networks.subject(), make_encoder=broken)
-    with pytest.raises(errors.UserError, match="hold NaN"):
-        dict(contexts.measure("finetune", bad, **digit_networks.FINETUNE))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_contrastive import datasets
 from tf_contrastive.evaluation import figures, report
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.subject import Subject
 
 # Train has 20, 30 and 10 images of the classes, test 10, 5 and 5.
@@ -47,7 +47,7 @@ def _verdict(*results):
     """The verdict of (context, protocol, variant, measurement)."""
     made = report.Report(None, {})
     for context, protocol, variant, part in results:
-        made.add(context, [_row(protocol, variant)], [part])
+        made.add(context, [_row(protocol, variant)], [part], "")
     return made.verdict()
 
 

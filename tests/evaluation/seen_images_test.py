@@ -13,7 +13,8 @@ from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import comparison, scoring
+from tf_contrastive.config.protocols import PROTOCOLS
+from tf_contrastive.evaluation import comparison, seen_images
 from tf_contrastive.evaluation import report as reports
 
 _LABELLED, _UNLABELLED = "supcon", "ntxent"
@@ -39,12 +40,13 @@ def test_an_encoder_is_not_scored_on_labels_it_was_trained_on(
     sources = (datasets.source("digits", split) for split in (trained, scored))
 
     def said():
-        return scoring.check_seen(run, *sources, [protocol], held_out)
+        refuse = PROTOCOLS[protocol].needs_labels and not held_out
+        return seen_images.check(run, *sources, refuse)
 
     if expected == "refused":
         with pytest.raises(errors.UserError) as caught:
             said()
-        for words in ("test_split=train[90%:]", "pretrain with split=train[:9"):
+        for words in ("train[90%:]", "pretrain with split=train[:9"):
             assert words in str(caught.value)
     else:
         text = said()
@@ -61,7 +63,7 @@ def test_copies_in_other_files_are_seen_too(tmp_path):
     def said():
         names = (f"folder:{tmp_path}/{x}" for x in "ab")
         sources = map(datasets.source, names)
-        return scoring.check_seen(run, *sources, ["knn"], False)
+        return seen_images.check(run, *sources, True)
 
     assert "1 of the 20 images to score and on their labels" in said()
     shutil.copytree(tmp_path / "a/dog", tmp_path / "b/dog", dirs_exist_ok=True)

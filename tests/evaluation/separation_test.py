@@ -109,7 +109,7 @@ def test_histograms_are_fractions():
 def test_separation_protocol():
     context = colored_noise.context()
     measurement = contexts.measure("separation", context)
-    expected = evaluation.separation_margin(*context.labelled_embeddings())
+    expected = evaluation.separation_margin(*context.labelled_embeddings)
     measured = measurement["metrics"]
     assert measured["margin"] == expected["mean"]
     assert measured["margin_per_class"] == pytest.approx(

@@ -244,7 +244,7 @@ def measure_knn(
     **votes: Any,
 ) -> Measurement:
     """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z."""
-    train, train_labels, test, labels = context.labelled_embeddings()
+    train, train_labels, test, labels = context.labelled_embeddings
     parts: dict[str, Measurement] = {}
     for space in features:
         predictions = classifiers.knn(
@@ -268,7 +268,7 @@ def measure_knn(
 
 def measure_prototype(context: EvaluationContext) -> Measurement:
     """The protocol `prototype`: see `prototype`."""
-    return prototype(*context.labelled_embeddings())
+    return prototype(*context.labelled_embeddings)
 
 
 def lacks_head(context: EvaluationContext) -> str | None:
@@ -360,7 +360,7 @@ def _measure_linear(
 
         return embedded
 
-    train, train_labels, test, labels = context.labelled_embeddings()
+    train, train_labels, test, labels = context.labelled_embeddings
     train, test = (context.features(space, x) for x in (train, test))
     selection: dict[str, Any] = {}
     if learning_rates:

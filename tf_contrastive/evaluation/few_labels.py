@@ -15,8 +15,7 @@ from tf_contrastive.config.checks import read_numbers
 from tf_contrastive.config.protocols import DRAWN
 from tf_contrastive.datasets import subsets
 from tf_contrastive.evaluation import other_datasets
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 
 
 class Labels(NamedTuple):

@@ -27,8 +27,7 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import Linear
 from tf_contrastive.evaluation import protocols
 from tf_contrastive.evaluation import report as reports
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.tensorboard import hparams
 
@@ -118,7 +117,7 @@ def run(
         "train_split": config.data.split,
         "test_split": config.data.test_split,
         "step": saved.step,
-        "checksum": scores["checksum_after"],
+        "checksum": scores["checksum"],
         "results": scores["results"],
         "stage": stage,
     }

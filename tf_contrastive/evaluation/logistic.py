@@ -337,7 +337,7 @@ def measure(
 ) -> Measurement:
     """The protocol `logistic`: see `logistic_regression` and `path_of`."""
     result = logistic_regression(
-        *context.labelled_embeddings(),
+        *context.labelled_embeddings,
         path=path_of(penalties, lowest_penalty, highest_penalty),
         validation=validation_fraction,
         seed=seed,

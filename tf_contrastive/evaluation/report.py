@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, embedding, tensorboard
+from tf_contrastive import checkpoints, tensorboard
 from tf_contrastive.base import files, terminal
 from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation
@@ -50,20 +50,6 @@ KEYS = ("step", "dataset", "train_split", "test_split")
 _DEFAULTS = checks.split_list(Evaluation.protocols)
 
 
-def _is_metrics(value: Any) -> bool:
-    """Whether intervals in metrics are pairs, or lists of pairs."""
-    if not isinstance(value, dict):
-        return False
-    intervals: list[Any] = []
-    for key, item in value.items():
-        if key.endswith("_interval"):
-            # Of a list of numbers, such as one per severity: one for each.
-            is_list = isinstance(value.get(key.removesuffix("_interval")), list)
-            many = is_list and isinstance(item, list)
-            intervals += item if many else [item]
-    return all(map(files.is_interval_or_none, intervals))
-
-
 # The forms that readers of the file rely on.
 ROW_FORM = {
     "encoder": str,
@@ -76,7 +62,7 @@ ROW_FORM = {
     "top5_interval": files.is_interval_or_none,
     "examples": int,
     "seconds": (int, float),
-    "metrics": _is_metrics,
+    "metrics": dict,
 }
 _FORM = {
     "results": [ROW_FORM],
@@ -156,7 +142,7 @@ def _scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
 
 def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
     """Returns accuracies by class, and their mean, if each answer is known."""
-    if "predictions" not in part or "correct" not in part:
+    if "predictions" not in part:
         return {}
     labels = _scored_labels(context, part)
     classes, index = np.unique(labels, return_inverse=True)
@@ -202,7 +188,6 @@ class Report:
       rows: the results, see `result_row`.
       left_out: protocol -> what it lacks.
       checksum: of the encoder.
-      baseline: report whose results of an untrained encoder are repeated.
     """
 
     def __init__(
@@ -226,12 +211,15 @@ class Report:
         self._folder = folder
         self._facts = dict(facts)
         self._seen = seen
-        self.baseline = baseline
+        self._repeated: list[dict[str, Any]] = []
         # Encoder and protocol -> the answers of its last variant.
         self._answers: dict[tuple[str, str], _Answers] = {}
         self._majority: _Answers | None = None
         if baseline:
-            self._answers |= {
+            self._repeated = [
+                row for row in baseline.rows if row["encoder"] == "untrained"
+            ]
+            self._answers = {
                 key: answers
                 for key, answers in baseline._answers.items()
                 if key[0] == "untrained"
@@ -250,26 +238,12 @@ class Report:
         events = os.path.join(self._folder, tensorboard.EVENTS, FOLDER)
         return tf.summary.create_file_writer(events)
 
-    @property
-    def protocols(self) -> dict[str, Any]:
-        """The protocols of the rows: "NAME@VERSION" -> hyperparameters."""
-        return _protocols(self.rows)
-
-    def content(self) -> dict[str, Any]:
-        """Returns what `evaluation.json` holds besides the history."""
-        return {
-            **self._facts,
-            "checksum": self.checksum,
-            "seen": self._seen,
-            "left_out": self.left_out,
-            "results": self.rows,
-        }
-
     def add(
         self,
         context: EvaluationContext,
         rows: list[dict[str, Any]],
         parts: list[Measurement],
+        checksum: str,
     ) -> None:
         """Adds and writes rows of one protocol, and their measurements.
 
@@ -279,8 +253,6 @@ class Report:
         self.rows += rows
         for row, part in zip(rows, parts, strict=True):
             self._add_answers(context, row, part)
-        # On all workers, since they read variables together.
-        checksum = embedding.checksum(context.subject.encoder)
         if self._folder:
             images = self._save(self._folder, context, rows, parts, checksum)
             self._summarize(self._folder, context, rows, images)
@@ -288,23 +260,21 @@ class Report:
 
     def finish(self) -> None:
         """Adds the results of the baseline, and writes the whole report."""
-        if self.baseline:
-            self.rows += [
-                row
-                for row in self.baseline.rows
-                if row["encoder"] == "untrained"
-            ]
-        if self.rows:
-            self.write()
+        self.rows += self._repeated
+        self.write()
 
     def write(self, *, finished: bool = True, unfinished: str = "") -> None:
-        """Writes `evaluation.json`, if there is a folder; see `write`."""
-        if self._folder:
+        """Writes `evaluation.json`, if there are results and a folder."""
+        if self._folder and self.rows:
+            content = {
+                **self._facts,
+                "checksum": self.checksum,
+                "seen": self._seen,
+                "left_out": self.left_out,
+                "results": self.rows,
+            }
             write(
-                self._folder,
-                self.content(),
-                finished=finished,
-                unfinished=unfinished,
+                self._folder, content, finished=finished, unfinished=unfinished
             )
 
     # ---- Files ----
@@ -427,9 +397,7 @@ class Report:
         self, context: EvaluationContext, row: dict[str, Any], part: Measurement
     ) -> None:
         """Remembers the answers on the test split; the last variant counts."""
-        if not {"predictions", "correct"} <= {*part}:
-            return
-        if {"labels", "dataset"} & {*part}:
+        if "predictions" not in part or {"labels", "dataset"} & {*part}:
             return
         key = context.subject.name, row["protocol"]
         self._answers[key] = _Answers(

@@ -75,7 +75,7 @@ def _flat_views(
     context: EvaluationContext, rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (views [2b, S, S, K], labels [2b]) of some test images."""
-    batches = context.images.views(context.data.test, 2)
+    batches = context.images.views(context.data.test)
     for views, labels in select(batches, rows):
         yield views.reshape([-1, *views.shape[2:]]), np.repeat(labels, 2)
 
