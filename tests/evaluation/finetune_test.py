@@ -281,7 +281,7 @@ def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
         finetune_fractions="0.1,1", finetune_scratch=True, knn_k="1,5"
     )
     with pytest.raises(
-        errors.DivergedError, match="10% scratch .* 100% scratch"
+        errors.DivergedError, match=r"10% scratch .* 100% scratch"
     ):
         protocols.run(scored, ["finetune", "knn"], record=record)
     assert recorded == [
