@@ -156,23 +156,6 @@ def test_votes_are_in_the_name_and_the_record(options, name, recorded):
     assert row["top1"] == evaluation.knn(*four, k=9, **recorded)["top1"]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "options", "flag"),
-    [
-        ("knn", {"knn_k": "1,21"}, "knn_k=21"),
-        (
-            "robustness",
-            {"robustness_classifier": "knn", "robustness_k": 21},
-            "robustness_k=21",
-        ),
-    ],
-)
-def test_more_neighbours_than_images_are_refused(protocol, options, flag):
-    few = datasets.source("digits", "train[:20]")
-    with pytest.raises(errors.UserError, match=f"{flag}: digits .* at most 20"):
-        protocols.run(_subject(_encoder(), few, **options), [protocol])
-
-
 def test_projections_are_classified_beside_embeddings():
     encoder = _encoder()
     subject = _subject(encoder, features="h,z", linear_epochs=5, knn_k="3")

@@ -84,10 +84,9 @@ def test_an_encoder_may_be_no_better_or_worse():
 
 def test_only_answers_on_the_test_split_count():
     assert _verdict() == ""
-    for missing in ("predictions", "correct"):
-        part = _part(10)
-        del part[missing]
-        assert _verdict((_Context(), "p", "", part)) == ""
+    part = _part(10)
+    del part["predictions"]
+    assert _verdict((_Context(), "p", "", part)) == ""
     for other in ({"labels": _TEST}, {"dataset": "other"}):
         assert _verdict((_Context(), "p", "", _part(10) | other)) == ""
 

@@ -127,7 +127,7 @@ class KNN(ProtocolDeclaration):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
     implementation = "tf_contrastive.evaluation.classification:measure_knn"
-    lacks = "tf_contrastive.evaluation.classification:lacks_for_knn"
+    lacks = "tf_contrastive.evaluation.classification:lacks_features"
     prefix = "knn_"
     shared = ("features",)
     needs_labels = True
@@ -158,19 +158,6 @@ class KNN(ProtocolDeclaration):
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
         return {"k": read_counts(self.k), **self.votes()}
-
-    def check(self) -> None:
-        """Raises `UserError` for a temperature that has no effect."""
-        if (
-            self.temperature != KNN.temperature
-            and not KNN_WEIGHTS[self.weights].has_temperature
-        ):
-            tempered = [x for x, v in KNN_WEIGHTS.items() if v.has_temperature]
-            raise UserError(
-                f"{arg('knn_temperature', f'{self.temperature:g}')} has no"
-                f" effect on {arg('knn_weights', self.weights)}: set"
-                f" {arg('knn_weights', '|'.join(tempered))}"
-            )
 
 
 def neighbors_name(k: int, weights: str, temperature: float = 0.0) -> str:
@@ -611,26 +598,6 @@ class Robustness(ProtocolDeclaration):
         read=split_list,
     )
     examples: int = _option(0, "test images to corrupt, from the first; 0: all")
-    bins: int = _option(
-        15,
-        "confidence bins of the expected calibration error",
-        minimum=1,
-        maximum=1_000_000,
-    )
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether the classifier has confidences, as all but neighbours."""
-        return self.classifier != "knn"
-
-    def check(self) -> None:
-        """Raises `UserError` for neighbours that have no effect."""
-        if self.k != Robustness.k and self.is_calibrated:
-            raise UserError(
-                f"{arg('robustness_k', self.k)} has no effect on"
-                f" {arg('robustness_classifier', self.classifier)}: set"
-                f" {arg('robustness_classifier', 'knn')}"
-            )
 
 
 # ---- Measures of the representations -----------------------------------------
@@ -641,6 +608,7 @@ class _OfViews(ProtocolDeclaration):
 
     shared = ("view_examples", "seed")
     cpu: ClassVar = {"view_examples": 2000}
+    smallest: ClassVar = {"test": 2}
 
 
 class Separation(ProtocolDeclaration):
@@ -652,45 +620,25 @@ class Separation(ProtocolDeclaration):
     learns = True
 
 
-@dataclasses.dataclass(frozen=True)
 class KLBound(_OfViews):
     """A lower bound of a divergence by SINCERE's loss (theorem 11)."""
 
     implementation = "tf_contrastive.evaluation.projections:measure_kl"
-    lacks = "tf_contrastive.evaluation.projections:lacks_classes"
     needs_labels = True
     needs_projections = True
-    smallest: ClassVar = {"test": 2}
-
-    kl_batch_size: int = _measure_option(
-        512, "images that are compared with one another (kl_bound)", minimum=2
-    )
 
 
-@dataclasses.dataclass(frozen=True)
 class Contrastive(_OfViews):
     """The other view of an image among others (SimCLR, section 5.1)."""
 
     implementation = "tf_contrastive.evaluation.projections:measure_task"
     needs_projections = True
-    smallest: ClassVar = {"test": 2}
-
-    contrastive_batch_size: int = _measure_option(
-        4096,
-        "images among which the other view is searched (contrastive)",
-        minimum=2,
-    )
 
 
-@dataclasses.dataclass(frozen=True)
 class Uniformity(_OfViews):
     """The distribution on the hypersphere (Wang and Isola 2020)."""
 
     implementation = "tf_contrastive.evaluation.hypersphere:measure"
-
-    random_directions: int = _measure_option(
-        12, "orthogonal directions of histograms (uniformity)", minimum=1
-    )
 
 
 class Spectrum(ProtocolDeclaration):
@@ -719,15 +667,8 @@ class Transforms(ProtocolDeclaration):
     transforms_test: int = _measure_option(
         10_000, "test images to transform, at most", minimum=2
     )
-    transforms_hidden: int = _measure_option(
-        512,
-        "hidden units of the transformation classifiers",
-        minimum=1,
-        maximum=65_536,
-    )
 
 
-@dataclasses.dataclass(frozen=True)
 class TSNE(ProtocolDeclaration):
     """Maps of h and z in two dimensions (SimCLR, appendix B.4)."""
 
@@ -735,40 +676,13 @@ class TSNE(ProtocolDeclaration):
     shared = ("seed",)
     smallest: ClassVar = {"test": 4}
 
-    tsne_examples: int = _measure_option(
-        2000, "test images on the t-SNE map, at most", minimum=4
-    )
-    tsne_classes: int = _measure_option(
-        10, "random classes on the t-SNE map, at most", minimum=1
-    )
-    tsne_perplexity: float = _measure_option(
-        30.0, "t-SNE perplexity; lowered for small samples", above=1.0
-    )
 
-
-@dataclasses.dataclass(frozen=True)
 class KMeans(ProtocolDeclaration):
     """The regions that inner layers group (Intriguing Properties, 3.2)."""
 
     implementation = "tf_contrastive.evaluation.kmeans:measure"
+    lacks = "tf_contrastive.evaluation.kmeans:lacks_layers"
     shared = ("seed",)
-
-    kmeans_images: int = _measure_option(
-        4, "random test images whose local features are clustered", minimum=1
-    )
-    kmeans_clusters: str = _measure_option(
-        "2,4,8,16",
-        "comma-separated numbers of clusters per image (kmeans)",
-        check=positive_integers("1,5", distinct=True),
-        read=read_counts,
-    )
-    kmeans_scale: int = _measure_option(
-        2,
-        "image side for local features, as a multiple of the encoder's (kmeans;"
-        " an export only takes its own side)",
-        minimum=1,
-        maximum=8,
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -310,7 +310,7 @@ def select_recipe(
 
 def score_by(context: EvaluationContext, metric: str) -> Score:
     """Returns the score by a metric of `classification.METRICS`."""
-    function = classification.METRICS[metric].function
+    function = classification.METRICS[metric]
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
         labels = context.labels("train")[rows]

@@ -11,9 +11,7 @@ import numpy as np
 import scipy.stats
 
 from tf_contrastive import classifiers
-from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import Uniformity
 from tf_contrastive.evaluation import figures, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
@@ -22,6 +20,8 @@ from tf_contrastive.evaluation.report import Measurement
 _BLOCK = 1024
 # Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
 _UNIFORMITY_SCALE = 2.0
+# Random orthogonal directions.
+DIRECTIONS = 12
 
 
 def effective_rank(embeddings: np.ndarray) -> float:
@@ -70,7 +70,9 @@ def uniformity(embeddings: np.ndarray) -> float:
 
     Wang and Isola 2020, uniformity loss with t = 2.
     """
-    z = classifiers.normalize(_check_two_rows(embeddings))
+    z = classifiers.normalize(
+        classifiers.check_embeddings("embeddings", embeddings)
+    )
     total = 0.0
     for start in range(0, len(z), _BLOCK):
         # Of rows of length 1, |x - y|^2 = 2 - 2 x.y.
@@ -80,13 +82,6 @@ def uniformity(embeddings: np.ndarray) -> float:
         e[own, start + own] = 0.0
         total += float(e.sum(dtype=np.float64))
     return float(np.log(total / (len(z) * (len(z) - 1))))
-
-
-def _check_two_rows(embeddings: np.ndarray) -> np.ndarray:
-    rows = classifiers.check_embeddings("embeddings", embeddings)
-    if len(rows) < 2:
-        raise errors.UserError("embeddings have 1 row: pass at least 2")
-    return rows
 
 
 class RandomProjections(TypedDict):
@@ -100,7 +95,7 @@ class RandomProjections(TypedDict):
 
 def random_projections(
     embeddings: np.ndarray,
-    count: int = Uniformity.random_directions,
+    count: int = DIRECTIONS,
     *,
     normalize: bool = True,
     seed: int = Evaluation.seed,
@@ -119,9 +114,7 @@ def random_projections(
 
     Chen et al. 2021 (Intriguing Properties), appendix B, figure B.1.
     """
-    rows = _check_two_rows(embeddings)
-    if count < 1:
-        raise errors.UserError(f"count={count}: must be at least 1")
+    rows = classifiers.check_embeddings("embeddings", embeddings)
     if normalize:
         rows = classifiers.normalize(rows)
     size = rows.shape[1]
@@ -166,7 +159,6 @@ def measure(
     context: EvaluationContext,
     *,
     view_examples: int,
-    random_directions: int,
     seed: int,
 ) -> Measurement:
     """The protocol `uniformity`: the distribution of h and of z.
@@ -175,9 +167,8 @@ def measure(
     on the unaugmented test images.
 
     Returns:
-      Metrics "alignment_x", "uniformity_x", "effective_rank_x", "ks_prior_x",
-      "ks_normal_x" and "kurtosis_x" (means over directions), with x = h and,
-      with a projection head, x = z; a plot and an array of projections each.
+      Metrics of h and, with a projection head, of z, with this suffix; those of
+      random projections are means over directions; a plot and an array each.
     """
     views = view_embeddings.embed_views(context, view_examples, seed)
     _, normalize = view_embeddings.loss_similarity(context)
@@ -188,9 +179,7 @@ def measure(
     measurement: Measurement = {"metrics": {}, "plots": {}, "arrays": {}}
     for space, (pairs, rows, unit_length) in spaces.items():
         rows = rows[view_embeddings.sample(len(rows), view_examples, seed)]
-        histograms = random_projections(
-            rows, random_directions, normalize=unit_length, seed=seed
-        )
+        histograms = random_projections(rows, normalize=unit_length, seed=seed)
         values = {
             "alignment": alignment(pairs),
             "uniformity": uniformity(rows),

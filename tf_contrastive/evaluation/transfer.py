@@ -168,13 +168,13 @@ def _with_score(
 ) -> Measurement:
     """Adds the dataset's own score to a measurement."""
     labels, metric = other.labels("test"), classification.METRICS[target.metric]
-    by_class = labels if metric.by_class else None
+    by_class = labels if metric is classification.mean_per_class else None
     return {
         **part,
         "labels": labels,
         "metrics": {
             "metric": target.metric,
-            "score": metric.function(part["predictions"], labels),
+            "score": metric(part["predictions"], labels),
             "score_interval": statistics.interval(part["correct"], by_class),
             **metrics,
         },
