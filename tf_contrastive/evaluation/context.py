@@ -18,6 +18,7 @@ from tf_contrastive import classifiers, datasets, distribution
 from tf_contrastive.base import errors
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Scoring
+from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import DEFAULT_PREPROCESSING
 from tf_contrastive.evaluation.images import Images
@@ -79,8 +80,6 @@ class EvaluationContext:
     data: Data
     options: Scoring = dataclasses.field(default_factory=Scoring)
     _: dataclasses.KW_ONLY
-    # Preprocessing of evaluated images where the options have `auto`.
-    default_preprocessing: str = DEFAULT_PREPROCESSING
     # Is called after each epoch of the linear protocol.
     observer: classifiers.TrainingObserver | None = None
     # Wraps iterables of images, so that it can interrupt a pass.
@@ -101,16 +100,19 @@ class EvaluationContext:
                 source.info.extra_channels,
             )
 
-    def on(self, data: Data, preprocessing: str) -> "EvaluationContext":
+    def on(
+        self, data: Data, preprocessing: str = DEFAULT_PREPROCESSING
+    ) -> "EvaluationContext":
         """Returns a context of the same encoder on other data.
 
-        Nothing is embedded yet in it. `preprocessing` is its default.
+        Nothing is embedded yet in it. `preprocessing` is that of evaluated
+        images, unless the options set another.
         """
+        options = self.options
+        if options.evaluation.preprocessing == "auto":
+            options = replace(options, preprocessing=preprocessing)
         return dataclasses.replace(
-            self,
-            data=data,
-            default_preprocessing=preprocessing,
-            observer=None,
+            self, data=data, options=options, observer=None
         )
 
     @functools.cached_property
@@ -118,7 +120,7 @@ class EvaluationContext:
         """What makes images for the encoder."""
         preprocessing = self.options.evaluation.preprocessing
         if preprocessing == "auto":
-            preprocessing = self.default_preprocessing
+            preprocessing = DEFAULT_PREPROCESSING
         return Images(
             self.subject.image_size,
             self.subject.channels,
@@ -213,11 +215,11 @@ class EvaluationContext:
     def _embed_split(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Embeds the images of a split by all replicas: (h, labels)."""
         source = self.data.source(split)
-        count, replicas = source.info.num_examples, self.subject.num_replicas
+        count = source.info.num_examples
         if not count:
             raise errors.UserError(_NO_IMAGE)
-        rows = self.options.evaluation.embedding_batch_size
-        rows = min(rows, count)
+        replicas = self.subject.strategy.num_replicas_in_sync
+        rows = min(self.options.evaluation.embedding_batch_size, count)
         rows = -(-rows // replicas)
         hosts = distribution.num_hosts(self.subject.strategy)
         size = datasets.part_size(count, hosts)

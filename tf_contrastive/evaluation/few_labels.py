@@ -49,7 +49,7 @@ def choose(context: EvaluationContext, fraction: float, seed: int) -> Labels:
         raise errors.UserError(_absent(context, published))
     datasets.check_scorable(source.info, context.data.test.info)
     data = Data(source, context.data.test)
-    part = context.on(data, context.default_preprocessing)
+    part = context.on(data)
     rows = np.arange(source.info.num_examples)
     return Labels(part, rows, published.dataset, is_published=True)
 

@@ -27,7 +27,7 @@ class Images:
     preprocessing: str  # Of evaluated images.
     options: Evaluation
     run: Pretrain  # Whose policy and options of views are the default.
-    # Wraps iterables of images, so that it can interrupt a pass.
+    # Wraps streams of training images, so that it can interrupt a pass.
     cancellable: Callable[[Iterable], Iterable]
 
     def plain(self, source: datasets.Source) -> Batches:
@@ -36,13 +36,12 @@ class Images:
         Batches of (images float32 [b, S, S, K], labels int32 [b], -1 where
         there are none) can be iterated again.
         """
-        batches = datasets.evaluation_batches(
+        return datasets.evaluation_batches(
             source,
             views.evaluation(self.side, self.preprocessing),
             batch_size=self.options.embedding_batch_size,
             extra_channels=self.channels - 3,
         )
-        return _Cancellable(batches, self.cancellable)
 
     def parts(self, source: datasets.Source, rows: int) -> MakeBatches:
         """Returns what makes a host's part: see `datasets.evaluation_part`.
@@ -68,13 +67,12 @@ class Images:
         Batches of (views float32 [b, 2, S, S, K], labels int32 [b]) are the
         same when iterated again.
         """
-        batches = datasets.view_batches(
+        return datasets.view_batches(
             source,
             self._maker(source, None, 2),
             batch_size=self.options.embedding_batch_size,
             seed=self.options.seed,
         )
-        return _Cancellable(batches, self.cancellable)
 
     def training(
         self,
@@ -140,17 +138,6 @@ class Images:
         return datasets.ViewMaker(
             made.geometric, made.finish, extra_channels=self.channels - 3
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Cancellable:
-    """Batches that can be iterated again, each time under `wrap`."""
-
-    batches: tf.data.Dataset
-    wrap: Callable[[Iterable], Iterable]
-
-    def __iter__(self) -> Iterator:
-        return iter(self.wrap(self.batches))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -184,10 +184,12 @@ class Progress(classifiers.TrainingObserver):
         """Logs an epoch, and saves it if the last save was long ago."""
         self._epoch = done
         if self._is_chief:
-            self._summarize(metrics)
+            with self._writer.as_default(step=metrics["step"]):
+                for name in ("loss", "accuracy", "learning_rate"):
+                    tf.summary.scalar(f"linear/{name}", metrics[name])
+            self._writer.flush()
         epochs = self._stage["hyperparameters"]["epochs"]
-        is_last = done == epochs
-        if is_last or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
+        if done == epochs or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self._save()
             terminal.info(
                 f"linear stage: epoch {done}/{epochs}"
@@ -195,12 +197,6 @@ class Progress(classifiers.TrainingObserver):
                 f"  accuracy {metrics['accuracy']:.3f}"
             )
         self._end_if_interrupted()
-
-    def _summarize(self, metrics: dict[str, float]) -> None:
-        with self._writer.as_default(step=metrics["step"]):
-            for name in ("loss", "accuracy", "learning_rate"):
-                tf.summary.scalar(f"linear/{name}", metrics[name])
-        self._writer.flush()
 
     def interruptible(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yields `batches` until the run is to end."""

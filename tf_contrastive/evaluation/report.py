@@ -140,6 +140,11 @@ def _scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
     return context.labels("test") if labels is None else labels
 
 
+def _is_own(part: Measurement) -> bool:
+    """Whether there is an answer to each image of the test split."""
+    return "predictions" in part and not {"labels", "dataset"} & {*part}
+
+
 def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
     """Returns accuracies by class, and their mean, if each answer is known."""
     if "predictions" not in part:
@@ -149,10 +154,7 @@ def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
     hits = np.bincount(index, part["correct"], minlength=len(classes))
     accuracies = np.full([classes.max() + 1], np.nan)
     accuracies[classes] = hits / np.bincount(index)
-    return {
-        _BALANCED: float(np.nanmean(accuracies)),
-        _BY_CLASS: accuracies,
-    }
+    return {_BALANCED: float(np.nanmean(accuracies)), _BY_CLASS: accuracies}
 
 
 def row_name(row: Mapping[str, Any]) -> str:
@@ -307,7 +309,6 @@ class Report:
             for name, figure in drawn.items():
                 plot = "-".join(filter(None, (variant, name)))
                 images[plot] = figures.png(figure, _DOTS_PER_INCH)
-                figure.clear()
         base = os.path.join(folder, FOLDER, "-".join(current))
         stream = io.BytesIO()
         about: dict[str, Any] = {ABOUT: json.dumps(self._about)}
@@ -334,17 +335,19 @@ class Report:
         }
         if "correct" not in part:
             return facts
-        facts |= {
-            "dataset": context.data.test.info.name,
-            "split": context.data.test.info.split,
-            "labels": digest(_scored_labels(context, part)),
-            "seen": self._seen * (context.subject.name == "trained"),
-        }
+        facts["labels"] = digest(_scored_labels(context, part))
         if "dataset" in part:
             # The split is that of the context's own dataset.
-            facts |= {"dataset": part["dataset"], "split": None}
-            facts["seen"] = part.get("seen", "")
-        return facts
+            return facts | {
+                "dataset": part["dataset"],
+                "split": None,
+                "seen": part.get("seen", ""),
+            }
+        return facts | {
+            "dataset": context.data.test.info.name,
+            "split": context.data.test.info.split,
+            "seen": self._seen * (context.subject.name == "trained"),
+        }
 
     def _summarize(
         self,
@@ -397,16 +400,13 @@ class Report:
         self, context: EvaluationContext, row: dict[str, Any], part: Measurement
     ) -> None:
         """Remembers the answers on the test split; the last variant counts."""
-        if "predictions" not in part or {"labels", "dataset"} & {*part}:
+        if not _is_own(part):
             return
         key = context.subject.name, row["protocol"]
-        self._answers[key] = _Answers(
-            row_name(row), np.asarray(part["correct"])
-        )
+        self._answers[key] = _Answers(row_name(row), part["correct"])
         if self._majority is None:
-            info = context.data.train.info
             label = int(np.bincount(context.labels("train")).argmax())
-            names = info.label_names
+            names = context.data.train.info.label_names
             name = names[label] if names else f"class {label}"
             hits = context.labels("test") == label
             self._majority = _Answers(f'always "{name}"', hits)
@@ -417,45 +417,37 @@ class Report:
         It is compared with an untrained one, and with the most frequent class
         of train as the only answer.
         """
-        trained = {
-            protocol: answers
-            for (encoder, protocol), answers in self._answers.items()
-            if encoder == "trained"
-        }
-        names = [n for n in _DEFAULTS[::-1] if n in trained] or [*trained]
+        measured = [name for of, name in self._answers if of == "trained"]
+        names = [n for n in _DEFAULTS[::-1] if n in measured] or measured
         if not names or self._majority is None:
             return ""
-        name, correct = trained[names[0]]
+        name, correct = self._answers["trained", names[0]]
         others = [self._majority]
         untrained = self._answers.get(("untrained", names[0]))
         if untrained and untrained.name == name:
             others.insert(0, untrained._replace(name="untrained"))
-        clauses = [_clause(correct, other) for other in others]
+        clauses = []
+        for other in others:
+            tested = statistics.compare(correct, other.correct)
+            tied = tested["verdict"] == "tied"
+            clauses.append(
+                f"{'tied with' if tied else tested['verdict'] + ' than'}"
+                f" {other.name} {other.correct.mean():.4f}"
+                f" ({tested['difference']:+.4f}, 95 %"
+                f" {tested['low']:+.4f}..{tested['high']:+.4f},"
+                f" p = {tested['p_value']:.4f})"
+            )
         return (
             f"trained encoder, {name} {correct.mean():.4f}:"
             f" {', and '.join(clauses)}, by McNemar's test"
         )
 
 
-def _clause(correct: np.ndarray, other: _Answers) -> str:
-    tested = statistics.compare(correct, other.correct)
-    verdict, p_value = tested["verdict"], tested["p_value"]
-    than = "tied with" if verdict == "tied" else f"{verdict} than"
-    p = "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.4f}"
-    return (
-        f"{than} {other.name} {other.correct.mean():.4f}"
-        f" ({tested['difference']:+.4f}, 95 %"
-        f" {tested['low']:+.4f}..{tested['high']:+.4f}, {p})"
-    )
-
-
 def _confusion(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
     """Draws how a result confuses the classes of test, if they are few."""
     info = context.data.test.info
     classes = info.num_classes or 0
-    if "predictions" not in part or {"labels", "dataset"} & {*part}:
-        return {}
-    if classes > _MAX_CONFUSED:
+    if not _is_own(part) or classes > _MAX_CONFUSED:
         return {}
     names = info.label_names or [str(i) for i in range(classes)]
     labels = context.labels("test")

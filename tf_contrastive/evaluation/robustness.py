@@ -80,17 +80,10 @@ def measure(
 
     Hyperparameters are those of `config.protocols.Robustness`, `linear`,
     options of `classification.fit_linear`, and `neighbors`, of
-    `classifiers.knn`.
-
-    Returns:
-      "top1", the mean accuracy over corruptions and severities, "correct", each
-      image's, and the metrics "clean_top1" and "accuracy" by severity, "ece" by
-      severity (means over corruptions), "ece_clean", "mean_error" (percent),
-      "mce" and "relative_mce" (percent, relative to AlexNet; None on other data
-      than ImageNet), "error_CORRUPTION" by severity, the "classifier", and the
-      names of the corruptions that were "prepared" and "generated"; the
-      "stand_ins" among the latter are not the published ones. Neighbours have
-      no "ece", but their number, "neighbors".
+    `classifiers.knn`. Lists among the metrics are by severity, and means over
+    corruptions; mean_error, mce and relative_mce are in percent, the latter
+    relative to AlexNet (None on other data than ImageNet). Neighbours have no
+    confidences.
     """
     if classifier == "auto":
         has_head = not classification.lacks_head(context)

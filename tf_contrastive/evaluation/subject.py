@@ -111,11 +111,6 @@ class Subject:
         """Number D of the encoder's features."""
         return exporting.num_features(self.encoder)
 
-    @property
-    def num_replicas(self) -> int:
-        """Replicas that share the images."""
-        return self.strategy.num_replicas_in_sync
-
     def new_encoder(self, trained: bool = True) -> Any:
         """Makes a new encoder of the same kind, which may be changed.
 
@@ -157,7 +152,7 @@ class Subject:
         """
         if (
             isinstance(batches, SharedBatches)
-            and batches.size % self.num_replicas == 0
+            and batches.size % self.strategy.num_replicas_in_sync == 0
         ):
             for steps in batches.wrap(self.embedder.steps(batches.make)):
                 yield from zip(*steps, strict=True)
