@@ -68,15 +68,6 @@ def test_inner_layers_of_a_model():
         np.testing.assert_array_equal(value, variable)
 
 
-def test_an_encoder_without_maps_is_refused():
-    flat = tf.keras.Sequential(
-        [tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)]
-    )
-    flat.build([None, 8, 8, 3])
-    with pytest.raises(errors.UserError, match="convolutional"):
-        kmeans.local_features(flat, 8)
-
-
 @pytest.mark.slow
 def test_kmeans(monkeypatch):
     monkeypatch.setattr(kmeans, "IMAGES", 2)

@@ -65,23 +65,6 @@ def test_bound_of_perfect_and_of_equal_projections():
     assert equal == pytest.approx(np.log(6) - np.log(7), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("z", "labels", "temperature", "match"),
-    [
-        (np.ones([4, 2]), [0, 1, 0, 1], 0.1, "projections"),
-        (np.ones([4, 2, 3]), [0, 0, 0, 0], 0.1, "negative"),
-        (np.ones([3, 1, 3]), [0, 1, 2], 0.1, "positive"),
-        (np.ones([2, 2, 3]), [0, 1], 0.0, "temperature"),
-        (np.full([2, 2, 3], np.nan), [0, 1], 0.1, "NaN"),
-        (np.ones([2, 2, 3]), [0, -1], 0.1, "labels"),
-        (np.ones([2, 2, 3]), [0], 0.1, "labels"),
-    ],
-)
-def test_invalid_arrays_have_no_bound(z, labels, temperature, match):
-    with pytest.raises(errors.UserError, match=match):
-        evaluation.kl_lower_bound(z, np.array(labels), temperature)
-
-
 def _task_by_hand(z, temperature):
     hits, entropies = [], []
     for i, v in itertools.product(range(len(z)), range(z.shape[1])):

@@ -142,16 +142,6 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
     np.testing.assert_allclose(errors, expected, atol=0.03)
 
 
-def test_images_of_another_split_are_corrupted_themselves(monkeypatch):
-    def source(scored, name, split):
-        raise AssertionError(f"{name} is not of train")
-
-    monkeypatch.setattr(other_datasets, "source", source)
-    scored = _subject("cifar10", "train[90%:]")
-    found = contexts.measure("robustness", scored, corruptions=["contrast"])
-    assert found["metrics"]["generated"] == ["contrast"]
-
-
 @pytest.mark.slow
 def test_the_runs_own_head_is_scored():
     scored = _subject()
@@ -206,16 +196,3 @@ def test_neighbors_of_corrupted_images(options, votes):
         assert error == pytest.approx(1 - scores["top1"])
     assert "ece" not in found
     assert found["neighbors"] == votes["k"]
-
-
-def test_unlabelled_data_and_unknown_names_are_told():
-    images = np.zeros([4, 8, 8, 3], np.uint8)
-    bare = contexts.make(
-        _encoder(), datasets.from_arrays(images), datasets.from_arrays(images)
-    )
-    assert "no labels" in protocols.missing("robustness", bare)
-    assert protocols.missing("robustness", _subject()) is None
-    for option, name in (("corruptions", "fogg"), ("classifier", "svm")):
-        wrong = _subject(**{f"robustness_{option}": name})
-        with pytest.raises(UserError, match=f"robustness_{option}={name}"):
-            protocols.run(wrong, ["robustness"])

@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import pytest
 import saved_run
 from dataset_helpers import class_folders
@@ -137,26 +136,3 @@ def test_images_of_a_target_that_the_run_was_trained_on_are_refused(tmp_path):
     )
     with pytest.raises(errors.UserError, match="trained on 40 of the 40"):
         command.run(options)
-
-
-@pytest.mark.slow
-def test_what_is_held_out_of_a_run_s_images_is_scored_with_a_warning(
-    tmp_path, caplog
-):
-    class_folders(tmp_path / "images", per_class=20)
-    name = f"folder:{tmp_path}/images"
-    run = str(tmp_path / "run")
-    source = datasets.source(name)
-    saved_run.make(run, source, dataset=name, loss=_LABELLED)
-    for options in ({}, {"test_fraction": 0.1}):
-        caplog.clear()
-        _evaluate(workdir=run, **options)
-        count = 4 if options else 8
-        assert f"trained on {count} of the {count} images" in caplog.text
-        assert "and on their labels" in reports.read(run)["seen"]
-    # Data that are no longer there cannot be compared.
-    (tmp_path / "images").rename(tmp_path / "moved")
-    with caplog.at_level("INFO"):
-        _evaluate(workdir=run, dataset="digits/2", test_split="test")
-    assert "are not compared" in caplog.text
-    assert np.isfinite(reports.read(run)["results"][0]["top1"])

@@ -6,7 +6,7 @@ import photographs
 import pytest
 
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import figures, tsne
+from tf_contrastive.evaluation import tsne
 
 _RNG = np.random.RandomState(0)
 
@@ -39,14 +39,6 @@ def test_random_examples_of_random_classes():
     assert len(np.unique(labels[rows])) == 5
     np.testing.assert_array_equal(rows, tsne.choose(labels, 5, 40, seed=1))
     assert len(tsne.choose(np.full(9, -1), 5, 40, seed=1)) == 9
-
-
-def test_a_legend_names_at_most_twenty_classes():
-    labels = np.arange(100)
-    for count, legends in ((10, 1), (100, 0)):
-        places = {"h": _RNG.normal(size=(100, 2))}
-        figure = figures.maps(places, labels % count, list(map(str, labels)))
-        assert len(figure.legends) == legends
 
 
 @pytest.mark.slow
