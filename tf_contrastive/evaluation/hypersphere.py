@@ -4,7 +4,6 @@ The protocol `uniformity`: alignment and uniformity of Wang and Isola 2020, and
 the distance of random projections from a Gaussian.
 """
 
-from collections.abc import Callable
 from typing import TypedDict
 
 import numpy as np
@@ -85,12 +84,12 @@ def uniformity(embeddings: np.ndarray) -> float:
 
 
 class RandomProjections(TypedDict):
-    """Projections float32 [n, k], and measures of each direction [k]."""
+    """Projections float32 [n, k], and a measure of each direction [k]."""
 
     projections: np.ndarray
-    ks_prior: np.ndarray  # Kolmogorov-Smirnov distance to the prior, 0 to 1.
-    ks_normal: np.ndarray  # To the normal of equal mean and deviation.
-    kurtosis: np.ndarray  # Excess.
+    # Kolmogorov-Smirnov distance, 0 to 1, to the normal distribution of equal
+    # mean and deviation.
+    ks_normal: np.ndarray
 
 
 def random_projections(
@@ -102,14 +101,12 @@ def random_projections(
 ) -> RandomProjections:
     """Projects embeddings on random orthogonal directions.
 
-    Projections of a uniform distribution on the hypersphere look Gaussian; the
-    Kolmogorov-Smirnov distances measure the deviation from that.
+    Projections of a uniform distribution on the hypersphere look Gaussian.
 
     Args:
       embeddings: float [n, P], n at least 2.
       count: number of directions, at most P.
-      normalize: whether to l2-normalize the embeddings and to compare them with
-        the uniform hypersphere; False: with the standard normal distribution.
+      normalize: whether to l2-normalize the embeddings.
       seed: seed of the directions.
 
     Chen et al. 2021 (Intriguing Properties), appendix B, figure B.1.
@@ -123,36 +120,18 @@ def random_projections(
     directions, r = np.linalg.qr(random.normal(size=(size, min(count, size))))
     directions = directions * np.sign(np.diag(r))
     projections = rows.astype(np.float64) @ directions
-    prior = _sphere_marginal(size) if normalize else scipy.stats.norm.cdf
     return {
         "projections": projections.astype(np.float32),
-        "ks_prior": np.array([_ks(x, prior) for x in projections.T]),
         "ks_normal": np.array([_ks_normal(x) for x in projections.T]),
-        "kurtosis": np.array([_kurtosis(x) for x in projections.T]),
     }
-
-
-def _sphere_marginal(size: int) -> Callable:
-    """Returns the distribution function of a coordinate on the unit sphere."""
-    if size == 1:  # Two points.
-        return lambda x: np.where(x < -1, 0.0, np.where(x < 1, 0.5, 1.0))
-    half = (size - 1) / 2
-    return scipy.stats.beta(half, half, loc=-1, scale=2).cdf
-
-
-def _kurtosis(values: np.ndarray) -> float:
-    return scipy.stats.kurtosis(values) if np.ptp(values) else 0.0
-
-
-def _ks(values: np.ndarray, cdf: Callable) -> float:
-    return float(scipy.stats.kstest(values, cdf).statistic)
 
 
 def _ks_normal(values: np.ndarray) -> float:
     deviation = values.std()
     if not deviation > 0:
         return 0.5  # The distance of a point from a normal around it.
-    return _ks(values, scipy.stats.norm(values.mean(), deviation).cdf)
+    normal = scipy.stats.norm(values.mean(), deviation)
+    return float(scipy.stats.kstest(values, normal.cdf).statistic)
 
 
 def measure(
@@ -184,9 +163,7 @@ def measure(
             "alignment": alignment(pairs),
             "uniformity": uniformity(rows),
             "effective_rank": effective_rank(rows),
-            "ks_prior": float(histograms["ks_prior"].mean()),
             "ks_normal": float(histograms["ks_normal"].mean()),
-            "kurtosis": float(histograms["kurtosis"].mean()),
         }
         measurement["metrics"] |= {f"{k}_{space}": v for k, v in values.items()}
         name = f"random_projections_{space}"
