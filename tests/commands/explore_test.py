@@ -257,7 +257,6 @@ def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
         ("--embeddings=x.npz", "--query=x.png"): "--query=x.png",
         ("--embeddings=x.npz", "--dataset=digits"): "--dataset=digits",
         ("--embeddings=x.npz", "--split=a,b"): "--split=a,b",
-        ("--embeddings=x.npz,x.npz",): "twice",
         (f"--embeddings={tmp_path}/absent.npz",): "absent.npz",
         (run, photographs, f"--query={tmp_path}/absent"): "absent",
         (run, photographs, f"--query={tmp_path}/empty"): "empty",
