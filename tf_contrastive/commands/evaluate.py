@@ -117,7 +117,7 @@ def run(options: Evaluate) -> int:
 
     def score(run: "checkpoints.Run | None") -> None:
         setting = scoring.open_setting(options, strategy, run)
-        scoring.score(setting, run)
+        scoring.score(setting, run, setting.report(run))
         for source in (setting.data.train, setting.data.test):
             for name in source.info.bad_images:
                 terminal.info(f"left out, cannot be read: {name}")
@@ -207,10 +207,9 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
                 ):
                     continue  # It is still being written.
                 ended.add(at.step)
+                result = setting.report(at, baseline)
                 try:
-                    scored = scoring.score(setting, at, baseline)
-                    baseline = baseline or scored
-                    count += 1
+                    scoring.score(setting, at, result)
                 except DivergedError as error:
                     # The other results are written, and later checkpoints may
                     # not diverge.
@@ -220,6 +219,9 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
                         f"step {at.step:,}: skipped, its checkpoint was deleted"
                         " before it could be read"
                     )
+                    continue
+                baseline = baseline or result
+                count += 1
             if is_done(run.last_step):
                 break
         time.sleep(options.evaluation.watch_every_seconds)

@@ -190,6 +190,7 @@ class Report:
       rows: the results, see `result_row`.
       left_out: protocol -> what it lacks.
       checksum: of the encoder.
+      repeated: results of a random encoder, which the baseline has.
     """
 
     def __init__(
@@ -213,12 +214,12 @@ class Report:
         self._folder = folder
         self._facts = dict(facts)
         self._seen = seen
-        self._repeated: list[dict[str, Any]] = []
+        self.repeated: list[dict[str, Any]] = []
         # Encoder and protocol -> the answers of its last variant.
         self._answers: dict[tuple[str, str], _Answers] = {}
         self._majority: _Answers | None = None
         if baseline:
-            self._repeated = [
+            self.repeated = [
                 row for row in baseline.rows if row["encoder"] == "untrained"
             ]
             self._answers = {
@@ -262,7 +263,7 @@ class Report:
 
     def finish(self) -> None:
         """Adds the results of the baseline, and writes the whole report."""
-        self.rows += self._repeated
+        self.rows += self.repeated
         self.write()
 
     def write(self, *, finished: bool = True, unfinished: str = "") -> None:

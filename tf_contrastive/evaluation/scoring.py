@@ -63,19 +63,27 @@ class Setting:
             "step": step,
         }
 
+    def report(
+        self, run: checkpoints.Run | None, baseline: Report | None = None
+    ) -> Report:
+        """Returns an empty report of a checkpoint, or of the export.
+
+        The results of a random encoder in an earlier one, `baseline`, are
+        repeated.
+        """
+        facts = self.facts(run.step if run else None)
+        return Report(self.folder, facts, self.seen, baseline)
+
 
 def score(
-    setting: Setting,
-    run: checkpoints.Run | None,
-    baseline: Report | None = None,
-) -> Report:
+    setting: Setting, run: checkpoints.Run | None, report: Report
+) -> None:
     """Scores an encoder, prints the results and writes them.
 
     Args:
       setting: the options and data.
       run: the run at a checkpoint; None: the export.
-      baseline: an earlier report of the run, whose results of a random encoder
-        are repeated.
+      report: `setting.report(run)`, which gets the results.
 
     Raises:
       DivergedError: at the end, if the training of some results diverged.
@@ -89,14 +97,9 @@ def score(
             "the test split": setting.data.test.content,
         },
     )
-    if setting.folder:
-        # Before the work, rather than after it.
-        check_writable(setting.folder)
     names = checks.split_list(evaluation.protocols)
-    facts = setting.facts(run.step if run else None)
-    report = Report(setting.folder, facts, setting.seen, baseline)
     diverged: list[str] = []
-    for subject in _subjects(setting, run, baseline is None):
+    for subject in _subjects(setting, run, not report.repeated):
         context = EvaluationContext(
             subject,
             setting.data,
@@ -106,6 +109,9 @@ def score(
         )
         if not report.checksum:
             _, report.left_out = protocols.select(context, names)
+            if setting.folder:
+                # Before the work, rather than after it.
+                check_writable(setting.folder)
             report.checksum = embedding.checksum(subject.encoder)
         try:
             protocols.run(context, names, record=report.add)
@@ -119,7 +125,6 @@ def score(
         print(report.text(), flush=True)
     if diverged:
         raise errors.DivergedError("; ".join(diverged))
-    return report
 
 
 def _subjects(
