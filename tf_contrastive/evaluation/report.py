@@ -336,19 +336,17 @@ class Report:
         }
         if "correct" not in part:
             return facts
-        facts["labels"] = digest(_scored_labels(context, part))
-        if "dataset" in part:
-            # The split is that of the context's own dataset.
-            return facts | {
-                "dataset": part["dataset"],
-                "split": None,
-                "seen": part.get("seen", ""),
-            }
-        return facts | {
+        facts |= {
             "dataset": context.data.test.info.name,
             "split": context.data.test.info.split,
+            "labels": digest(_scored_labels(context, part)),
             "seen": self._seen * (context.subject.name == "trained"),
         }
+        if "dataset" in part:
+            # The split is that of the context's own dataset.
+            facts |= {"dataset": part["dataset"], "split": None}
+            facts["seen"] = part.get("seen", "")
+        return facts
 
     def _summarize(
         self,
