@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.evaluation import figures, protocols
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.subject import Subject
 
 _OF_SUBJECT = {field.name for field in dataclasses.fields(Subject)}

@@ -347,8 +347,6 @@ evaluate --workdir=w --linear_learning_rate=1 --linear_learning_rates=1
 evaluate --workdir=w --protocols=knn,linaer -> mean linear?
 evaluate --workdir=w --knn_weights=rank
 evaluate --workdir=w --knn_weights=exp --knn_temperature=0
-evaluate --workdir=w --knn_temperature=0.1 -> --knn_weights=exp
-evaluate --workdir=w --robustness_k=1 -> --robustness_classifier=knn
 evaluate --workdir=w --transfer_datasets=aircraftt=folder:x -> mean aircraft?
 evaluate --workdir=w --transfer_datasets=cars=folder:x,plane=csv:y -> pets
 evaluate --workdir=w --transfer_datasets=aircraft -> =folder:

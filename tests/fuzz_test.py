@@ -181,7 +181,6 @@ class _RunFile:
         assert self.known[self._weights(run.checkpoint)] == run.step
         report = reports.read(str(self.folder))
         reports.table(report.get("results", []))
-        list(reports.metric_lines(report.get("results", [])))
         reports.write(str(self.folder), _report())
         exporting.ProbeHead.from_run(run, 64)
         details = {"channels": 3, "signatures": [], "head": None, "formats": []}

@@ -49,7 +49,7 @@ from tf_contrastive.evaluation import (
     statistics,
     transfer,
 )
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data
 from tf_contrastive.exporting import image_bytes, tflite_onnx
 from tf_contrastive.losses import contrastive_metrics, similarity
 from tf_contrastive.tensorboard import histograms, projector

@@ -30,10 +30,13 @@ from tf_contrastive.config import (
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.evaluation import (
     classification_metrics,
+    kmeans,
     logistic,
+    projections,
     separation,
     statistics,
     transformations,
+    tsne,
 )
 from tf_contrastive.evaluation.corruptions import severities
 
@@ -186,12 +189,6 @@ def test_components_have_the_published_defaults(declaration, published):
                 "finetune_epochs": "60,30,30",
                 "finetune_batch_size": 4096,
                 "finetune_augmentation": "crop",
-                # SR table 4: all images of a batch are candidates.
-                "contrastive_batch_size": 4096,
-                "kl_batch_size": 512,  # SI J.
-                "robustness_bins": 15,  # Guo et al. 2017, table 1.
-                "tsne_classes": 10,  # SR B.4.
-                "kmeans_scale": 2,  # IP 3.2: 448 pixels, of 224.
             },
         ),
     ],
@@ -200,6 +197,15 @@ def test_components_have_the_published_defaults(declaration, published):
 def test_commands_have_the_published_defaults(command, published):
     values = fields.values(__main__.COMMANDS[command]())
     assert {name: values[name] for name in published} == published
+
+
+def test_measures_have_the_published_numbers():
+    # SR table 4: all images of a batch are candidates; SI J.
+    assert (projections.TASK_BATCH, projections.BOUND_BATCH) == (4096, 512)
+    # Guo et al. 2017, table 1.
+    assert classification_metrics.BINS == 15
+    assert tsne.CLASSES == 10  # SR B.4.
+    assert kmeans.SCALE == 2  # IP 3.2: 448 pixels, of 224.
 
 
 def test_small_images_have_the_policy_of_cifar10():

@@ -20,8 +20,7 @@ from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, protocols
 from tf_contrastive.evaluation import report as reports
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.tensorboard import scalars
 

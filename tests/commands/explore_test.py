@@ -205,23 +205,12 @@ def test_the_json_has_all_and_the_page_what_is_listed(tmp_path):
     assert 7 < len(page["neighbors"]) < 60
 
 
-@pytest.mark.parametrize(
-    ("labels", "classes"),
-    [
-        (["cat", "dog", ""], ["cat", "dog"]),
-        ([b"cat", b"dog", b"cat"], ["cat", "dog"]),
-        ([0, 5_000_000_000, -1], ["0", "5000000000"]),
-        ([0.0, 3.0, np.nan], ["0", "3"]),
-    ],
-)
-def test_classes_are_the_labels_that_occur(labels, classes, tmp_path):
-    found = _of_arrays(
-        tmp_path, embeddings=_normal(30), labels=np.tile(labels, 10)
-    )
-    assert found["classes"] == classes
+def test_classes_are_the_labels_that_occur(tmp_path):
+    labels = np.tile([0, 5_000_000_000, -1], 10)
+    found = _of_arrays(tmp_path, embeddings=_normal(30), labels=labels)
+    assert found["classes"] == ["0", "5000000000"]
     names = [image["class"] for image in found["neighbors"]]
-    last = None if labels[2] != b"cat" else "cat"
-    assert names == [*classes, last] * 10
+    assert names == ["0", "5000000000", None] * 10
     page = tmp_path / "out" / "explore.html"
     assert page.stat().st_size < 100_000
 
@@ -268,7 +257,6 @@ def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
         ("--embeddings=x.npz", "--query=x.png"): "--query=x.png",
         ("--embeddings=x.npz", "--dataset=digits"): "--dataset=digits",
         ("--embeddings=x.npz", "--split=a,b"): "--split=a,b",
-        ("--embeddings=x.npz,x.npz",): "twice",
         (f"--embeddings={tmp_path}/absent.npz",): "absent.npz",
         (run, photographs, f"--query={tmp_path}/absent"): "absent",
         (run, photographs, f"--query={tmp_path}/empty"): "empty",
@@ -287,66 +275,31 @@ def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
     assert not (tmp_path / "out" / "explore.html").exists()
 
 
-def _odd_files():
-    """(name, content of an npz or npy file, text of the error)."""
+def test_odd_files_of_embeddings_get_one_line(tmp_path, capsys):
     h = _normal(40)
     bad = h.copy()
-    bad[7] = bad[6]
     bad[30, 1] = np.nan
-    yield "one.npy", np.ones([1, 2]), "at least two"
-    yield "flat.npy", np.ones([4]), "[4]"
-    yield "scalar.npy", np.ones([]), "scalar.npy"
-    yield "text.npy", np.array([["a"], ["b"]]), "text.npy"
-    yield "nan.npy", bad, "row 30"
-    yield "large.npy", np.full([4, 2], 1e300), "large.npy"
-    for label in (-5, 0.5, np.inf, 2**63 + 1, 1j):
-        labels = np.array([0] * 39 + [label])
-        yield "label.npz", {"embeddings": h, "labels": labels}, "label"
-    columns = {"labels": np.eye(40), "paths": np.arange(40), "indices": h[:, 0]}
-    for name, column in columns.items():
-        yield "column.npz", {"embeddings": h, name: column}, name
-
-
-@pytest.mark.parametrize(("name", "content", "text"), _odd_files())
-def test_odd_files_of_embeddings_get_one_line(
-    name, content, text, tmp_path, capsys
-):
-    path = tmp_path / name
-    if isinstance(content, dict):
-        np.savez(path, **content)
-    else:
-        np.save(path, content)
-    output = f"--output={tmp_path / 'out'}"
-    assert text in _refused(capsys, f"--embeddings={path}", output)
-    assert not (tmp_path / "out" / "explore.html").exists()
-
-
-def test_partial_files_and_splits_that_differ_get_one_line(tmp_path, capsys):
-    h = _normal(40)
-    np.savez_compressed(tmp_path / "whole.npz", embeddings=np.tile(h, (50, 1)))
-    content = (tmp_path / "whole.npz").read_bytes()
-    (tmp_path / "half.npz").write_bytes(content[: len(content) // 2])
-    middle = bytes(30) + content[230:]
-    (tmp_path / "changed.npz").write_bytes(content[:200] + middle)
+    np.save(tmp_path / "one.npy", np.ones([1, 2]))
+    np.save(tmp_path / "flat.npy", np.ones([4]))
+    np.save(tmp_path / "nan.npy", bad)
     np.save(tmp_path / "wide.npy", np.eye(5))
     np.savez(tmp_path / "text.npz", embeddings=h, labels=["a", "b"] * 20)
+    np.savez_compressed(tmp_path / "whole.npz", embeddings=np.tile(h, (50, 1)))
     np.savez(tmp_path / "int.npz", embeddings=h, labels=[0, 1] * 20)
-    tables = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
-    flat = pyarrow.table({"embedding": [1.0, 2.0]})
-    tables.write_table(flat, tmp_path / "flat.parquet")
-    for files in (
-        "half.npz",
-        "changed.npz",
-        "flat.parquet",
-        "text.npz,wide.npy",
-        "text.npz,int.npz",
-    ):
+    content = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "half.npz").write_bytes(content[: len(content) // 2])
+    for files, text in {
+        "one.npy": "at least two",
+        "flat.npy": "[4]",
+        "nan.npy": "row 30",
+        "text.npz": "whole numbers",
+        "half.npz": "half.npz",
+        "int.npz,wide.npy": "wide.npy 5",
+    }.items():
         paths = ",".join(str(tmp_path / file) for file in files.split(","))
         output = f"--output={tmp_path / 'out'}"
-        message = _refused(capsys, f"--embeddings={paths}", output)
-        assert all(file in message for file in files.split(",")), message
+        assert text in _refused(capsys, f"--embeddings={paths}", output)
+    assert not (tmp_path / "out" / "explore.html").exists()
 
 
 # ---- The page ----------------------------------------------------------------
@@ -437,28 +390,20 @@ def test_an_image_shows_its_neighbors_which_show_theirs(page, explored):
 _MOUSE = """
     const [left] = points.toSorted((a, b) => a.x - b.x);
     const [x, y] = toScreen(left), box = canvas.getBoundingClientRect();
-    canvas.dispatchEvent(new MouseEvent(arguments[0], {
+    canvas.dispatchEvent(new MouseEvent("click", {
       clientX: box.left + x + 3, clientY: box.top + y - 2 }));
-    setTimeout(() => arguments[1]([
-      left.image.id, chosen, tip.hidden, tip.querySelector("img") !== null,
-    ]), 200);
+    setTimeout(() => arguments[0]([left.image.id, chosen]), 200);
 """
 
 
-def test_the_map_shows_chooses_and_hides_images(page):
+def test_the_map_shows_and_chooses_images(page):
     driver = _open(page, "map")
     assert driver.execute_script(
         "return points.every((point) => toScreen(point).every("
         "(x, k) => x > 0 && x < [canvas.clientWidth, canvas.clientHeight][k]))"
     )
-    driver.execute_script("zoom(2); zoom(2)")
-    assert driver.execute_async_script(_MOUSE, "mousemove")[2:] == [False, True]
-    expected, chosen, *_ = driver.execute_async_script(_MOUSE, "click")
+    expected, chosen = driver.execute_async_script(_MOUSE)
     assert chosen == expected >= 0
-    driver.execute_script(
-        "document.querySelectorAll('.legend button').forEach((x) => x.click())"
-    )
-    assert driver.execute_async_script(_MOUSE, "mousemove")[2]
 
 
 def test_images_without_a_class_are_rings_of_the_legend(page, tmp_path):
@@ -467,7 +412,7 @@ def test_images_without_a_class_are_rings_of_the_legend(page, tmp_path):
     address = f"file://{tmp_path / 'out' / 'explore.html'}"
     driver = _open((page[0], address), "map")
     legend = driver.execute_script(
-        "return [...document.querySelectorAll('.legend button')].map("
+        "return [...document.querySelectorAll('.legend > span')].map("
         "(x) => [x.textContent, x.firstChild.style.background])"
     )
     assert [name for name, _ in legend] == [*map(str, range(8)), "no class"]

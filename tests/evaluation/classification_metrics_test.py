@@ -5,7 +5,6 @@ import pytest
 from sklearn import metrics
 
 from tf_contrastive import evaluation
-from tf_contrastive.base.errors import UserError
 from tf_contrastive.evaluation import classification_metrics as ours
 
 _CONFIDENCES = [0.95, 0.85, 0.86, 0.55, 0.35, 0.62]
@@ -67,32 +66,6 @@ def test_bins_hold_their_upper_end():
     np.testing.assert_allclose(found["confidence"], [0.25, 0.75])
 
 
-def test_a_calibrated_classifier_has_no_error():
-    random = np.random.RandomState(1)
-    confidences = random.uniform(0.5, 1.0, size=200_000)
-    correct = random.uniform(size=200_000) < confidences
-    sure = evaluation.reliability(np.ones(200_000), correct)
-    bins = evaluation.reliability(confidences, correct)
-    assert ours.calibration_error(bins) < 0.005
-    assert ours.calibration_error(sure) == pytest.approx(0.25, abs=0.01)
-    assert bins["count"].sum() == 200_000
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "labels"),
-    [
-        ([[2.0, 1.0]], [0]),
-        ([[np.nan, 1.0]], [0]),
-        ([[1.5, -0.5]], [0]),
-        ([0.5, 0.5], [0, 1]),
-        ([[0.5, 0.5]], [0, 1]),
-    ],
-)
-def test_what_are_no_probabilities_is_refused(probabilities, labels):
-    with pytest.raises(UserError, match="probabilities"):
-        evaluation.expected_calibration_error(probabilities, labels)
-
-
 # ---- Corruptions -------------------------------------------------------------
 
 
@@ -138,25 +111,6 @@ def test_other_data_need_a_baseline():
     assert found["relative_mce"] == pytest.approx(100 * np.mean(relative))
 
 
-@pytest.mark.parametrize(
-    ("errors", "options", "message"),
-    [
-        ({"fog": [50.0]}, {}, "errors of fog"),
-        ({"fog": [np.nan]}, {}, "errors of fog are \\[nan\\]"),
-        ({"fog": [0.5]}, {"baseline": {"frost": 0.5}}, "baseline lacks fog"),
-        (
-            {"fog": [0.5] * 3},
-            {"baseline": {"fog": [0.5, 0.6]}},
-            "has 2 errors of fog",
-        ),
-        ({"fog": [0.5]}, {"baseline": {"fog": 0.0}}, "has no error"),
-    ],
-)
-def test_what_are_no_errors_is_refused(errors, options, message):
-    with pytest.raises(UserError, match=message):
-        evaluation.mean_corruption_error(errors, **options)
-
-
 # ---- Average precision -------------------------------------------------------
 
 
@@ -186,18 +140,3 @@ def test_average_precision_equals_the_curve_of_scikit_learn():
             scores[order], labels[order]
         )
         assert again == found
-
-
-@pytest.mark.parametrize(
-    ("scores", "labels", "message"),
-    [
-        ([], [], "labels hold"),
-        ([0.1], [1, 0], "inconsistent"),
-        ([0.1, np.nan], [1, 0], "NaN"),
-        ([0.1, 0.2], [1, 2], r"labels hold \[1, 2\]"),
-        ([0.1, 0.2], [0, 0], r"labels hold \[0\]"),
-    ],
-)
-def test_what_has_no_precision_is_refused(scores, labels, message):
-    with pytest.raises(ValueError, match=message):
-        evaluation.eleven_point_average_precision(scores, labels)

@@ -1,12 +1,9 @@
 """Figures of measurements."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import contexts
 import numpy as np
-import pytest
 
 from tf_contrastive import evaluation
 from tf_contrastive.evaluation import figures
@@ -29,15 +26,3 @@ def test_plots_of_reliability_and_of_severities():
         "one": figures.severities({"fog": [0.5]}, clean=0.6),
     }
     contexts.check_plots({"plots": drawn})
-
-
-@pytest.mark.slow
-def test_plots_do_not_import_pyplot():
-    code = (
-        "import sys\n"
-        "from tf_contrastive.evaluation import figures\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "figures.png(figures.severities({'fog': [0.5]}, 0.6))\n"
-        "sys.exit('matplotlib.pyplot' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)

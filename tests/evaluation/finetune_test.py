@@ -4,7 +4,6 @@ import contexts
 import digit_networks
 import numpy as np
 import pytest
-import replicas as on_replicas
 import saved_run
 import tensorflow as tf
 
@@ -22,8 +21,7 @@ from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import finetune, protocols
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.subject import Subject
 
 
@@ -65,24 +63,6 @@ def test_a_trained_encoder_gains_from_few_labels():
     losses = tuned["metrics"]["losses"]
     assert losses[-1] < losses[0]
     assert embedding.checksum(scored.subject.encoder) == before
-
-
-@pytest.mark.slow
-def test_the_same_seed_trains_the_same_network():
-    rows = np.arange(100)
-    recipe = finetune.Recipe(
-        steps=6, learning_rate=0.05, batch_size=32, augmentation="crop"
-    )
-    models = [
-        finetune.train(digit_networks.subject(), rows, recipe, trained=True)
-        for _ in range(2)
-    ]
-    assert models[0].losses == models[1].losses
-    sums = {embedding.checksum(model.encoder) for model in models}
-    assert len(sums) == 1
-    assert sums != {
-        embedding.checksum(digit_networks.subject().subject.encoder)
-    }
 
 
 @pytest.mark.slow
@@ -200,21 +180,6 @@ def test_a_transformer_is_fine_tuned_as_in_moco_v3(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_replicas_share_a_batch():
-    on = on_replicas.strategy(2)
-    recipe = finetune.Recipe(
-        steps=4, learning_rate=0.1, batch_size=33, augmentation="none"
-    )
-    model = finetune.train(
-        digit_networks.subject(strategy=on), np.arange(90), recipe, trained=True
-    )
-    assert np.isfinite(model.losses).all()
-    scored = digit_networks.subject(strategy=on)
-    scores = model.scores(scored, scored.images.plain(scored.data.test))
-    assert scores.scores.shape == (497, 10)
-
-
-@pytest.mark.slow
 def test_rates_are_chosen_on_held_out_labels():
     said = []
     scored = digit_networks.subject()
@@ -275,36 +240,21 @@ def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
     monkeypatch.setattr(finetune, "train", train)
     recorded = []
 
-    def record(context, rows, parts):
+    def record(context, rows, parts, checksum):
         recorded.append([(row["protocol"], row["variant"]) for row in rows])
 
     scored = digit_networks.subject(
         finetune_fractions="0.1,1", finetune_scratch=True, knn_k="1,5"
     )
-    with pytest.raises(errors.DivergedError, match="10% scratch, 100% scratch"):
+    with pytest.raises(
+        errors.DivergedError, match=r"10% scratch .* 100% scratch"
+    ):
         protocols.run(scored, ["finetune", "knn"], record=record)
     assert recorded == [
         [("finetune", "10%")],
         [("finetune", "100%")],
         [("knn", "k=1"), ("knn", "k=5")],
     ]
-
-
-def test_batch_norm_momentum_is_the_recipe_s():
-    scored = digit_networks.subject()
-    recipe = finetune.Recipe(
-        steps=1,
-        learning_rate=0.01,
-        batch_norm_momentum=1.0,
-        augmentation="none",
-    )
-    model = finetune.train(scored, np.arange(50), recipe, trained=True)
-    for ours, theirs in zip(
-        model.encoder.non_trainable_variables,
-        scored.subject.encoder.non_trainable_variables,
-        strict=True,
-    ):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_an_encoder_without_a_copy_names_workdir():
@@ -373,15 +323,3 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     assert protocols.missing("finetune", of_export) is None
     # It has no random weights to compare with.
     assert not of_export.subject.has_new_encoder(trained=False)
-
-
-def test_weights_that_are_not_finite_are_refused():
-    def broken(trained):
-        encoder = digit_networks.network()
-        kernel = encoder.trainable_variables[0]
-        kernel.assign(kernel * np.nan)
-        return encoder
-
-    bad = contexts.changed(digit_networks.subject(), make_encoder=broken)
-    with pytest.raises(errors.UserError, match="hold NaN"):
-        dict(contexts.measure("finetune", bad, **digit_networks.FINETUNE))

@@ -6,9 +6,8 @@ import photographs
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import exporting
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import kmeans, protocols
+from tf_contrastive.evaluation import kmeans
 
 
 def test_local_clusters_are_regions():
@@ -46,15 +45,8 @@ def test_patches_are_squares_of_pixels():
     assert kmeans.patches(image[:8, :8]).shape == (8, 8, 3)
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """The encoder, exported and loaded."""
-    folder = str(tmp_path_factory.mktemp("export"))
-    return exporting.load(exporting.export(photographs.encoder(), folder))
-
-
 @pytest.mark.slow
-def test_inner_layers_of_a_model_and_of_its_export(exported):
+def test_inner_layers_of_a_model():
     encoder = photographs.encoder()
     before = [v.numpy() for v in encoder.variables]
     inner = kmeans.local_features(encoder, 16)
@@ -69,11 +61,6 @@ def test_inner_layers_of_a_model_and_of_its_export(exported):
     np.testing.assert_allclose(
         maps[-1].mean(axis=(1, 2)), encoder(images), atol=1e-5
     )
-    # A SavedModel has no layers; its graph gives the same maps.
-    of_graph = kmeans.local_features(exported, 16)
-    assert of_graph.side == 16
-    for ours, theirs in zip(maps, of_graph.make(images), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-4)
     twice = kmeans.local_features(encoder, 16, scale=2)
     assert twice.side == 32
     assert twice.make(tf.image.resize(images, [32, 32]))[-1].shape[1] == 4
@@ -81,48 +68,15 @@ def test_inner_layers_of_a_model_and_of_its_export(exported):
         np.testing.assert_array_equal(value, variable)
 
 
-def test_an_encoder_without_maps_is_refused():
-    flat = tf.keras.Sequential(
-        [tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)]
-    )
-    flat.build([None, 8, 8, 3])
-    with pytest.raises(errors.UserError, match="convolutional"):
-        kmeans.local_features(flat, 8)
-
-
 @pytest.mark.slow
-def test_tsne_and_kmeans():
+def test_kmeans(monkeypatch):
+    monkeypatch.setattr(kmeans, "IMAGES", 2)
+    monkeypatch.setattr(kmeans, "CLUSTERS", (2, 3))
     context = photographs.context(projection=photographs.head())
-    measurement = contexts.measure(
-        "tsne", context, tsne_examples=40, tsne_classes=2
-    )
-    arrays = measurement["arrays"]
-    assert arrays["tsne_z"].shape == arrays["tsne_h"].shape
-    assert len(np.unique(arrays["tsne_labels"])) == 2
-    contexts.check_plots(measurement)
-    measurement = contexts.measure(
-        "kmeans", context, kmeans_images=2, kmeans_clusters=(2, 3)
-    )
+    measurement = contexts.measure("kmeans", context)
     assert len(measurement["plots"]) == 2
     clusters = measurement["arrays"]["clusters_0_stage4_block1_relu_3"]
     assert clusters.shape == (4, 4)
     metrics = measurement["metrics"]
     assert metrics["explained_pixels_2"] <= metrics["explained_pixels_3"]
-    contexts.check_plots(measurement)
-
-
-@pytest.mark.slow
-def test_an_export_without_labels(exported):
-    lines = []
-    unlabelled = photographs.context(exported, labelled=False, log=lines.append)
-    for name in ("tsne", "transforms"):
-        assert protocols.missing(name, unlabelled) is None
-    measurement = contexts.measure("tsne", unlabelled, tsne_examples=30)
-    assert "tsne_z" not in measurement["arrays"]
-    contexts.check_plots(measurement)
-    measurement = contexts.measure(
-        "kmeans", unlabelled, kmeans_images=1, kmeans_clusters=(2,)
-    )
-    assert any("only takes 16 pixels" in line for line in lines)
-    assert len(measurement["metrics"]) == 4
     contexts.check_plots(measurement)

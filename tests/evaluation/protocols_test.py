@@ -19,13 +19,10 @@ from tf_contrastive import (
     views,
 )
 from tf_contrastive.base import errors
-from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
-from tf_contrastive.commands.embed import Embed
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
-from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.evaluate import resolve_splits
 from tf_contrastive.config.export import Exporting
@@ -71,7 +68,7 @@ def test_protocols_score_a_frozen_encoder():
     before = embedding.checksum(encoder)
     subject = _subject(encoder, knn_k="3,1", linear_epochs=20)
     report = protocols.run(subject, _CLASSIFIERS)
-    assert report["checksum_before"] == report["checksum_after"] == before
+    assert report["checksum"] == before
     assert embedding.checksum(encoder) == before
     results = _rows(report)
     assert list(results) == ["knn k=3", "knn k=1", "prototype", "linear"]
@@ -132,47 +129,6 @@ def test_protocols_score_a_frozen_encoder():
         assert results[f"knn k={k}"]["top1"] == classified["top1"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "name", "recorded"),
-    [
-        ({}, "k=9", {}),
-        ({"knn_weights": "uniform"}, "k=9 uniform", {"weights": "uniform"}),
-        (
-            {"knn_weights": "exp", "knn_temperature": 0.5},
-            "k=9 exp 0.5",
-            {"weights": "exp", "temperature": 0.5},
-        ),
-    ],
-)
-def test_votes_are_in_the_name_and_the_record(options, name, recorded):
-    subject = _subject(_encoder(), knn_k="9", **options)
-    [row] = protocols.run(subject, ["knn"])["results"]
-    assert row["variant"] == name
-    recorded = {"weights": "cosine", **recorded}
-    expected = {"k": [9], "features": ["h"], "preprocessing": "auto"}
-    assert row["hyperparameters"] == expected | recorded
-    four = subject.labelled_embeddings()
-    assert row["top1"] == evaluation.knn(*four, k=9, **recorded)["top1"]
-
-
-@pytest.mark.parametrize(
-    ("protocol", "options", "flag"),
-    [
-        ("knn", {"knn_k": "1,21"}, "knn_k=21"),
-        (
-            "robustness",
-            {"robustness_classifier": "knn", "robustness_k": 21},
-            "robustness_k=21",
-        ),
-    ],
-)
-def test_more_neighbours_than_images_are_refused(protocol, options, flag):
-    few = datasets.source("digits", "train[:20]")
-    with pytest.raises(errors.UserError, match=f"{flag}: digits .* at most 20"):
-        protocols.run(_subject(_encoder(), few, **options), [protocol])
-
-
 def test_projections_are_classified_beside_embeddings():
     encoder = _encoder()
     subject = _subject(encoder, features="h,z", linear_epochs=5, knn_k="3")
@@ -180,7 +136,7 @@ def test_projections_are_classified_beside_embeddings():
     subject = contexts.changed(subject, projection=lambda h, training: h[:, :5])
     results = _rows(protocols.run(subject, ["knn", "linear"]))
     assert list(results) == ["knn k=3", "knn z k=3", "linear", "linear z"]
-    train, train_labels, test, labels = subject.labelled_embeddings()
+    train, train_labels, test, labels = subject.labelled_embeddings
     z = train[:, :5], train_labels, test[:, :5], labels
     again = evaluation.knn(*z, k=3)
     assert results["knn z k=3"]["top1"] == again["top1"]
@@ -229,11 +185,6 @@ def test_an_encoder_that_changes_is_an_error():
     test = datasets.source("digits", "test")
     with pytest.raises(RuntimeError, match=r"changed .* protocol knn"):
         protocols.run(_subject(moving, test, test), ["knn"])
-
-
-def test_an_unknown_protocol_names_the_nearest():
-    with pytest.raises(errors.UserError, match="did you mean 'prototype'"):
-        protocols.run(_subject(_encoder()), ["prototypes"])
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +251,7 @@ def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
     _evaluate(
         saved_model=str(tmp_path), dataset="digits", protocols="knn,prototype"
     )
-    of_export, err = capsys.readouterr()
+    of_export, _ = capsys.readouterr()
     of_run = evaluated[0]
 
     def without_seconds(lines):
@@ -310,7 +261,6 @@ def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
     run = of_run.splitlines()
     assert without_seconds(exported[:4]) == without_seconds(run[:4])
     assert exported[-2] == run[-2]  # The checksum.
-    assert "no untrained baseline" in err
 
 
 def _digits_of(split, wanted):
@@ -382,33 +332,3 @@ def test_augmented_images_train_the_probe_and_leave_the_encoder():
     assert 0.5 < augmented < top1("none")
     # The same seed gives the same views, another one others.
     assert top1("randaugment") == augmented != top1("randaugment", seed=1)
-
-
-@pytest.fixture(scope="module")
-def with_extra(tmp_path_factory):
-    """A run of 3 + 2 channels, and its data."""
-    folder = str(tmp_path_factory.mktemp("extra"))
-    rng = np.random.default_rng(0)
-    labels = np.arange(40) % 4
-    source = datasets.from_arrays(
-        rng.integers(0, 256, [40, 8, 8, 3], np.uint8),
-        labels,
-        extra=np.stack([labels % 2, labels // 2], -1) * 3,
-    )
-    saved_run.make(folder, source, extra_channels=2)
-    return folder, source
-
-
-@pytest.mark.slow
-def test_data_without_the_channels_are_refused(with_extra, tmp_path):
-    workdir, _ = with_extra
-    told = r"takes 2 channels .* digits has 0"
-    output = tmp_path / "new" / "out.npz"
-    command = fields.replace(
-        Embed(), workdir=workdir, input="digits", output=str(output)
-    )
-    with pytest.raises(errors.UserError, match=told):
-        embed_command.run(command)
-    assert not output.parent.exists()
-    with pytest.raises(errors.UserError, match=told):
-        _evaluate(workdir=workdir, dataset="digits")

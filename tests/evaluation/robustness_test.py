@@ -7,15 +7,14 @@ import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets
-from tf_contrastive.base import files
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.evaluate import Scoring
+from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation import (
     classification,
     corruptions,
     other_datasets,
     protocols,
-    report,
 )
 
 
@@ -75,7 +74,7 @@ def test_errors_are_those_of_each_image_by_itself(_measured):
     assert metrics["clean_top1"] > 0.85
     table = np.zeros([2, 5])
     for row, name in enumerate(_NAMES):
-        for severity in corruptions.SEVERITIES:
+        for severity in SEVERITIES:
             made = corruptions.corrupt_batch(images, name, severity, 0)
             table[row, severity - 1] = error(made)
         np.testing.assert_allclose(metrics[f"error_{name}"], table[row])
@@ -96,13 +95,6 @@ def test_calibration_is_of_each_severity(_measured):
     assert 0 < metrics["ece_clean"] < 0.3
     assert _measured["arrays"]["ece"].shape == (2, 5)
     assert set(_measured["plots"]) == {"reliability", "severity"}
-
-
-def test_results_can_be_read_back(_measured):
-    metrics = files.as_json(_measured["metrics"])
-    assert report.ROW_FORM["metrics"](metrics)
-    broken = metrics | {"accuracy_interval": [[0.1], [0.2, 0.3]]}
-    assert not report.ROW_FORM["metrics"](broken)
 
 
 def test_the_first_examples_alone():
@@ -148,16 +140,6 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
     # Black images are all called one class, which a tenth of them are.
     expected = clean + np.arange(1, 6) * 0.1 * (0.9 - clean)
     np.testing.assert_allclose(errors, expected, atol=0.03)
-
-
-def test_images_of_another_split_are_corrupted_themselves(monkeypatch):
-    def source(scored, name, split):
-        raise AssertionError(f"{name} is not of train")
-
-    monkeypatch.setattr(other_datasets, "source", source)
-    scored = _subject("cifar10", "train[90%:]")
-    found = contexts.measure("robustness", scored, corruptions=["contrast"])
-    assert found["metrics"]["generated"] == ["contrast"]
 
 
 @pytest.mark.slow
@@ -206,7 +188,7 @@ def test_neighbors_of_corrupted_images(options, votes):
     )
     labels = scored.embeddings("test")[1]
     train = scored.embeddings("train")
-    for severity in corruptions.SEVERITIES:
+    for severity in SEVERITIES:
         made = corruptions.corrupt_batch(images, "contrast", severity, 0)
         rows = made[..., 0].reshape(len(made), -1).astype(np.float32) / 255
         scores = classification.knn(*train, rows, labels, **votes)
@@ -214,16 +196,3 @@ def test_neighbors_of_corrupted_images(options, votes):
         assert error == pytest.approx(1 - scores["top1"])
     assert "ece" not in found
     assert found["neighbors"] == votes["k"]
-
-
-def test_unlabelled_data_and_unknown_names_are_told():
-    images = np.zeros([4, 8, 8, 3], np.uint8)
-    bare = contexts.make(
-        _encoder(), datasets.from_arrays(images), datasets.from_arrays(images)
-    )
-    assert "no labels" in protocols.missing("robustness", bare)
-    assert protocols.missing("robustness", _subject()) is None
-    for option, name in (("corruptions", "fogg"), ("classifier", "svm")):
-        wrong = _subject(**{f"robustness_{option}": name})
-        with pytest.raises(UserError, match=f"robustness_{option}={name}"):
-            protocols.run(wrong, ["robustness"])

@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import pytest
 import saved_run
 from dataset_helpers import class_folders
@@ -13,7 +12,8 @@ from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import comparison, scoring
+from tf_contrastive.config.protocols import PROTOCOLS
+from tf_contrastive.evaluation import comparison, seen_images
 from tf_contrastive.evaluation import report as reports
 
 _LABELLED, _UNLABELLED = "supcon", "ntxent"
@@ -39,12 +39,13 @@ def test_an_encoder_is_not_scored_on_labels_it_was_trained_on(
     sources = (datasets.source("digits", split) for split in (trained, scored))
 
     def said():
-        return scoring.check_seen(run, *sources, [protocol], held_out)
+        refuse = PROTOCOLS[protocol].needs_labels and not held_out
+        return seen_images.check(run, *sources, refuse)
 
     if expected == "refused":
         with pytest.raises(errors.UserError) as caught:
             said()
-        for words in ("test_split=train[90%:]", "pretrain with split=train[:9"):
+        for words in ("train[90%:]", "pretrain with split=train[:9"):
             assert words in str(caught.value)
     else:
         text = said()
@@ -61,7 +62,7 @@ def test_copies_in_other_files_are_seen_too(tmp_path):
     def said():
         names = (f"folder:{tmp_path}/{x}" for x in "ab")
         sources = map(datasets.source, names)
-        return scoring.check_seen(run, *sources, ["knn"], False)
+        return seen_images.check(run, *sources, True)
 
     assert "1 of the 20 images to score and on their labels" in said()
     shutil.copytree(tmp_path / "a/dog", tmp_path / "b/dog", dirs_exist_ok=True)
@@ -135,26 +136,3 @@ def test_images_of_a_target_that_the_run_was_trained_on_are_refused(tmp_path):
     )
     with pytest.raises(errors.UserError, match="trained on 40 of the 40"):
         command.run(options)
-
-
-@pytest.mark.slow
-def test_what_is_held_out_of_a_run_s_images_is_scored_with_a_warning(
-    tmp_path, caplog
-):
-    class_folders(tmp_path / "images", per_class=20)
-    name = f"folder:{tmp_path}/images"
-    run = str(tmp_path / "run")
-    source = datasets.source(name)
-    saved_run.make(run, source, dataset=name, loss=_LABELLED)
-    for options in ({}, {"test_fraction": 0.1}):
-        caplog.clear()
-        _evaluate(workdir=run, **options)
-        count = 4 if options else 8
-        assert f"trained on {count} of the {count} images" in caplog.text
-        assert "and on their labels" in reports.read(run)["seen"]
-    # Data that are no longer there cannot be compared.
-    (tmp_path / "images").rename(tmp_path / "moved")
-    with caplog.at_level("INFO"):
-        _evaluate(workdir=run, dataset="digits/2", test_split="test")
-    assert "are not compared" in caplog.text
-    assert np.isfinite(reports.read(run)["results"][0]["top1"])

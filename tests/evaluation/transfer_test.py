@@ -5,7 +5,7 @@ import digit_networks
 import numpy as np
 import pytest
 import tensorflow as tf
-from dataset_helpers import encoded, picture, write
+from dataset_helpers import encoded, write
 from PIL import Image
 from sklearn import linear_model
 
@@ -15,7 +15,6 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.transfer import SUITES
-from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
     logistic,
@@ -46,23 +45,6 @@ def test_the_papers_datasets_and_metrics():
         protocols.run(
             digit_networks.subject(transfer_suite="simclrr"), ["transfer"]
         )
-
-
-def test_a_damaged_dataset_is_not_taken_for_a_missing_one(monkeypatch):
-    def source(name, split, data_dir):
-        raise raised[name]
-
-    raised = {
-        "cifar10": errors.AbsentDataError("not prepared"),
-        "birdsnap": errors.UnknownDatasetError("not in TFDS"),
-        "pets": errors.UserError("cannot be read"),
-    }
-    monkeypatch.setattr(datasets, "source", source)
-    scored = digit_networks.subject()
-    for name in ("cifar10", "birdsnap"):
-        assert other_datasets.source(scored, name, "test") is None
-    with pytest.raises(errors.UserError, match="cannot be read"):
-        other_datasets.source(scored, "pets", "test")
 
 
 def _only(monkeypatch, there):
@@ -138,28 +120,14 @@ def test_parts_of_transfer_come_one_at_a_time(monkeypatch):
         "transfer", digit_networks.subject(), methods=["finetune", "linear"]
     )
     # Fine-tuning is left out; what comes later does not lose this result.
+    name, error = next(parts)
+    assert name == "cifar10 finetune"
+    assert isinstance(error, errors.DivergedError)
     part = {"top1": 0.5, "dataset": "cifar10"}
     assert next(parts) == ("cifar10 linear", part)
+    assert next(parts)[0] == "pets finetune"
     with pytest.raises(errors.UserError, match="damaged"):
         next(parts)
-    parts = contexts.measure(
-        "transfer", digit_networks.subject(), methods=["finetune"]
-    )
-    with pytest.raises(errors.DivergedError, match="cifar10 finetune, pets"):
-        next(parts)
-
-
-@pytest.mark.parametrize("preprocessing", PREPROCESSINGS)
-def test_evaluated_images_have_the_chosen_preprocessing(preprocessing):
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (6, 16, 24, 3), dtype=np.uint8)
-    wide = datasets.from_arrays(images, np.arange(6), name="wide")
-    context = digit_networks.subject(wide, wide, preprocessing=preprocessing)
-    ((pixels, _),) = list(context.images.plain(context.data.test))
-    expected = [views.evaluation(8, preprocessing)(image) for image in images]
-    np.testing.assert_array_equal(pixels, tf.stack(expected))
-    protocol = context.options.recorded("knn")
-    assert protocol["preprocessing"] == preprocessing
 
 
 @pytest.mark.slow
@@ -261,8 +229,6 @@ def test_a_target_may_be_a_folder_with_the_metric_of_its_name(
     assert row["metrics"]["metric"] == "mean_per_class"
     assert row["metrics"]["score"] != row["top1"] > 0.7
     assert "seen" not in row
-    own = any("no split validation" in line for line in said)
-    assert own == (validation is None)
     # Birdsnap is in no TFDS, either: the log says how to give it.
     assert any("birdsnap=folder:PATH" in line for line in said)
     # As by its definition.
@@ -310,14 +276,6 @@ def test_folders_that_cannot_be_scored_are_refused_before_the_work(
         protocols.missing("transfer", scored)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_targets_without_labels_are_refused(tmp_path):
-    for split in ("train", "test"):
-        write(tmp_path / split / "1.png", encoded(picture(1)))
-    scored = digit_networks.subject(transfer_datasets=f"pets=folder:{tmp_path}")
-    with pytest.raises(errors.UserError, match="train has no labels"):
-        protocols.missing("transfer", scored)
 
 
 @pytest.mark.slow

@@ -64,7 +64,6 @@ def test_transforms():
         context,
         transforms_train=80,
         transforms_test=50,
-        transforms_hidden=16,
     )
     metrics = measurement["metrics"]
     assert set(metrics) == {

@@ -1,10 +1,12 @@
 """Maps of embeddings by t-SNE."""
 
+import contexts
 import numpy as np
+import photographs
 import pytest
 
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import figures, tsne
+from tf_contrastive.evaluation import tsne
 
 _RNG = np.random.RandomState(0)
 
@@ -39,9 +41,17 @@ def test_random_examples_of_random_classes():
     assert len(tsne.choose(np.full(9, -1), 5, 40, seed=1)) == 9
 
 
-def test_a_legend_names_at_most_twenty_classes():
-    labels = np.arange(100)
-    for count, legends in ((10, 1), (100, 0)):
-        places = {"h": _RNG.normal(size=(100, 2))}
-        figure = figures.maps(places, labels % count, list(map(str, labels)))
-        assert len(figure.legends) == legends
+@pytest.mark.slow
+def test_maps_of_h_and_z_and_of_images_without_labels(monkeypatch):
+    monkeypatch.setattr(tsne, "EXAMPLES", 40)
+    monkeypatch.setattr(tsne, "CLASSES", 2)
+    context = photographs.context(projection=photographs.head())
+    measurement = contexts.measure("tsne", context)
+    arrays = measurement["arrays"]
+    assert arrays["tsne_z"].shape == arrays["tsne_h"].shape
+    assert len(np.unique(arrays["tsne_labels"])) == 2
+    contexts.check_plots(measurement)
+    unlabelled = photographs.context(labelled=False)
+    measurement = contexts.measure("tsne", unlabelled)
+    assert "tsne_z" not in measurement["arrays"]
+    contexts.check_plots(measurement)

@@ -5,7 +5,6 @@ import itertools
 import os
 import string
 import time
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive.base import files, terminal
@@ -19,14 +18,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tf_contrastive import checkpoints
-    from tf_contrastive.checkpoints import preemption
-    from tf_contrastive.evaluation import report as reports
-    from tf_contrastive.evaluation import scoring
 
 COMPARISON_FILE = "comparison.json"
 _LETTERS = string.ascii_uppercase
-# Seconds between two checks for a signal while waiting.
-_NAP_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,14 +118,15 @@ def run(options: Evaluate) -> int:
     def score(run: "checkpoints.Run | None") -> None:
         setting = scoring.open_setting(options, strategy, run)
         scoring.score(setting, run, setting.report(run))
-        for name in setting.bad_images:
-            terminal.info(f"left out, cannot be read: {name}")
+        for source in (setting.data.train, setting.data.test):
+            for name in source.info.bad_images:
+                terminal.info(f"left out, cannot be read: {name}")
 
     with distribution.failures.reported():
         strategy = _strategy(options)
         if evaluation.watch:
-            return _watch(options, strategy)
-        if evaluation.workdir:
+            _watch(options, strategy)
+        elif evaluation.workdir:
             checkpoints.load(evaluation.workdir, score)
         else:
             score(None)
@@ -156,153 +151,81 @@ def _strategy(options: Evaluate) -> "tf.distribute.Strategy":
 # ---- Watching a running job --------------------------------------------------
 
 
-class _CancelledError(Exception):
-    """A signal ended the watch."""
-
-
-def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> int:
-    """Scores each new checkpoint of a run, until the run has ended."""
-    import tensorflow as tf
-
-    from tf_contrastive.checkpoints import preemption
-
-    with preemption.PreemptionListener(
-        tf.distribute.get_strategy(), action="ending the watch"
-    ) as listener:
-        watch = _Watch(options, strategy, listener)
-        try:
-            watch()
-            reason = "the run has ended"
-        except _CancelledError as error:
-            reason = f"ended by {error}"
-    terminal.info(f"{reason}: {watch.count} checkpoint(s) scored")
-    return 0
-
-
-class _Watch:
-    """Scores each new checkpoint of a run, once.
+def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
+    """Scores each new checkpoint of a run once, until the run has ended.
 
     New are those after the newest that has been scored, as the history in
     `evaluation.json` says. The run has ended with the checkpoint of its last
     step. A checkpoint that is deleted before it is read is skipped.
     """
+    from tf_contrastive import checkpoints
+    from tf_contrastive.evaluation import report, scoring
 
-    def __init__(
-        self,
-        options: Evaluate,
-        strategy: "tf.distribute.Strategy",
-        listener: "preemption.PreemptionListener",
-    ) -> None:
-        self.count = 0
-        self._options = options
-        self._strategy = strategy
-        self._listener = listener
-        self._skipped: set[int] = set()
-        self._setting: scoring.Setting | None = None
-        # The first one, which has the results of a random encoder.
-        self._report: reports.Report | None = None
+    workdir = options.evaluation.workdir
+    names = checks.split_list(options.evaluation.protocols)
+    # What "all" stands for is not known before it is measured.
+    required = None
+    if "all" not in names:
+        required = {
+            f"{name}@{options.version_of(name)}": files.as_json(
+                options.recorded(name)
+            )
+            for name in names
+        }
+    run: checkpoints.Run | None = None
+    baseline: report.Report | None = None
+    ended: set[int] = set()  # Steps that were scored here, or skipped.
+    count = 0
 
-    def __call__(self) -> None:
-        """Watches until the run has ended."""
-        from tf_contrastive import checkpoints
-        from tf_contrastive.evaluation import scoring
-
-        workdir, run = self._options.evaluation.workdir, None
-        while True:
-            # The folder may be gone, or hold another run.
-            config = checkpoints.check_run(workdir)
-            paths = checkpoints.saved(workdir)
-            if paths and run is None:
-                run = checkpoints.load_run(workdir)
-                self._setting = scoring.open_setting(
-                    self._options, self._strategy, run
-                )
-            if run:
-                if config != run.config:
-                    raise UserError(
-                        f"{workdir} holds another run than at the start of the"
-                        " watch: start it again"
-                    )
-                # Results of a later step are not replaced by earlier ones.
-                new = itertools.takewhile(
-                    lambda at: not self._is_done(at.step),
-                    map(run.at, reversed(paths)),
-                )
-                for at in reversed([*new]):
-                    self._score(at)
-                if self._is_done(run.last_step):
-                    return
-            self._wait(self._options.evaluation.watch_every_seconds)
-
-    def _score(self, run: "checkpoints.Run") -> None:
-        from tf_contrastive import checkpoints
-        from tf_contrastive.evaluation import scoring
-
-        self._end_if_cancelled()
-        assert self._setting
-        if checkpoints.damage_of(run.checkpoint):
-            # Deleted, or still being written.
-            if not checkpoints.is_present(run.checkpoint):
-                self._skip(run)
-            return
-        report = self._setting.report(run, self._report)
-        try:
-            scoring.score(self._setting, run, report, self._cancellable)
-        except DivergedError as error:
-            # The other results are written; later checkpoints may not diverge.
-            self._skipped.add(run.step)
-            terminal.warning(f"step {run.step:,}: {error.marked}")
-        except checkpoints.DeletedCheckpointError:
-            self._skip(run)
-            return
-        self._report = self._report or report
-        self.count += 1
-
-    def _skip(self, run: "checkpoints.Run") -> None:
-        self._skipped.add(run.step)
-        terminal.info(
-            f"step {run.step:,}: skipped, its checkpoint was deleted before it"
-            " could be read"
-        )
-
-    def _is_done(self, step: int) -> bool:
-        """Whether a step has been scored by these protocols, or skipped."""
-        from tf_contrastive.evaluation import report as reports
-
-        assert self._setting
-        options, folder = self._setting.options, self._setting.folder
-        if step in self._skipped:
-            return True
-        measured = reports.measured(folder or "", self._setting.facts(step))
-        names = checks.split_list(options.evaluation.protocols)
-        if "all" not in names:
-            required = {
-                f"{name}@{options.version_of(name)}": files.as_json(
-                    options.recorded(name)
-                )
-                for name in names
-            }
-        elif self._report:
-            # What "all" stands for is known after the first measurement.
-            required = self._report.protocols
-        else:
-            return False
+    def is_done(step: int) -> bool:
+        if step in ended or required is None:
+            return step in ended
+        facts = setting.facts(step)
+        measured = report.measured(setting.folder or "", facts)
         return measured is not None and measured | required == measured
 
-    def _cancellable(self, batches: Iterable) -> Iterator:
-        for batch in batches:
-            self._end_if_cancelled()
-            yield batch
-
-    def _end_if_cancelled(self) -> None:
-        if reason := self._listener.stop_reason():
-            raise _CancelledError(reason)
-
-    def _wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self._end_if_cancelled()
-            time.sleep(min(left, _NAP_SECONDS))
+    while True:
+        # The folder may be gone, or hold another run.
+        config = checkpoints.check_run(workdir)
+        paths = checkpoints.saved(workdir)
+        if paths and run is None:
+            run = checkpoints.load_run(workdir)
+            setting = scoring.open_setting(options, strategy, run)
+        if run:
+            if config != run.config:
+                raise UserError(
+                    f"{workdir} holds another run than at the start of the"
+                    " watch: start it again"
+                )
+            # Results of a later step are not replaced by earlier ones.
+            new = itertools.takewhile(
+                lambda at: not is_done(at.step), map(run.at, reversed(paths))
+            )
+            for at in reversed([*new]):
+                if checkpoints.damage_of(at.checkpoint) and (
+                    checkpoints.is_present(at.checkpoint)
+                ):
+                    continue  # It is still being written.
+                ended.add(at.step)
+                result = setting.report(at, baseline)
+                try:
+                    scoring.score(setting, at, result)
+                except DivergedError as error:
+                    # The other results are written, and later checkpoints may
+                    # not diverge.
+                    terminal.warning(f"step {at.step:,}: {error.marked}")
+                except checkpoints.DeletedCheckpointError:
+                    terminal.info(
+                        f"step {at.step:,}: skipped, its checkpoint was deleted"
+                        " before it could be read"
+                    )
+                    continue
+                baseline = baseline or result
+                count += 1
+            if is_done(run.last_step):
+                break
+        time.sleep(options.evaluation.watch_every_seconds)
+    terminal.info(f"the run has ended: {count} checkpoint(s) scored")
 
 
 # ---- Comparing ---------------------------------------------------------------

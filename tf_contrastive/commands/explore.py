@@ -66,11 +66,6 @@ class Explore(Command):
                     f" {arg('workdir', 'RUN')} instead of {arg('embeddings')}"
                 )
         files, splits = split_list(e.embeddings), split_list(e.split)
-        if len({*files}) < len(files):
-            raise UserError(
-                f"{arg('embeddings', e.embeddings)} has a file twice: name each"
-                " once"
-            )
         if e.embeddings and splits and len(files) != len(splits):
             raise UserError(
                 f"{arg('embeddings')} has {len(files)} files and"

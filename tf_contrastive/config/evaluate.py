@@ -13,6 +13,7 @@ from tf_contrastive.config.protocols import (
     PROTOCOLS,
     SCALES,
     ProtocolDeclaration,
+    Protocols,
     read_values,
 )
 from tf_contrastive.config.views import (
@@ -136,23 +137,17 @@ class Evaluation:
 
 
 _Options = TypeVar("_Options", bound="Scoring")
-# A group of options for each protocol, by its name.
-_Groups: Any = dataclasses.make_dataclass(
-    "_Groups",
-    [
-        ("evaluation", Evaluation, group(Evaluation())),
-        *(
-            (name, protocol, group(protocol(), protocol.prefix))
-            for name, protocol in PROTOCOLS.items()
-        ),
-    ],
-    bases=(Command,),
-    frozen=True,
-)
 
 
 @dataclasses.dataclass(frozen=True)
-class Scoring(_Groups):
+class _Evaluated(Command):
+    """The group that comes before those of the protocols in `--help`."""
+
+    evaluation: Evaluation = group(Evaluation())
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring(Protocols, _Evaluated):
     """How encoders are scored: data, protocols, and their options."""
 
     reading: Reading = group(Reading())

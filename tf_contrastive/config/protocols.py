@@ -1,8 +1,7 @@
 """Evaluation protocols, each declared in one place.
 
-A declaration has the protocol's name, its options with their defaults, its
-traits, and where the function that measures is. Nothing else lists the
-protocols.
+A declaration has the protocol's options with their defaults, its traits, and
+where the function that measures is. `Protocols`, at the end, names them.
 """
 
 import dataclasses
@@ -95,7 +94,6 @@ class ProtocolDeclaration:
       smallest: split -> images that it must have.
     """
 
-    name: ClassVar[str]
     implementation: ClassVar[str]
     lacks: ClassVar[str] = ""
     version: ClassVar[int] = 1
@@ -128,9 +126,8 @@ class ProtocolDeclaration:
 class KNN(ProtocolDeclaration):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
-    name = "knn"
     implementation = "tf_contrastive.evaluation.classification:measure_knn"
-    lacks = "tf_contrastive.evaluation.classification:lacks_for_knn"
+    lacks = "tf_contrastive.evaluation.classification:lacks_features"
     prefix = "knn_"
     shared = ("features",)
     needs_labels = True
@@ -162,19 +159,6 @@ class KNN(ProtocolDeclaration):
         """Returns the keyword arguments of its `measure`, except shared."""
         return {"k": read_counts(self.k), **self.votes()}
 
-    def check(self) -> None:
-        """Raises `UserError` for a temperature that has no effect."""
-        if (
-            self.temperature != KNN.temperature
-            and not KNN_WEIGHTS[self.weights].has_temperature
-        ):
-            tempered = [x for x, v in KNN_WEIGHTS.items() if v.has_temperature]
-            raise UserError(
-                f"{arg('knn_temperature', f'{self.temperature:g}')} has no"
-                f" effect on {arg('knn_weights', self.weights)}: set"
-                f" {arg('knn_weights', '|'.join(tempered))}"
-            )
-
 
 def neighbors_name(k: int, weights: str, temperature: float = 0.0) -> str:
     """Returns the name of k neighbours' result: "k=5", "k=200 exp 0.07"."""
@@ -185,7 +169,6 @@ def neighbors_name(k: int, weights: str, temperature: float = 0.0) -> str:
 class Prototype(ProtocolDeclaration):
     """The nearest class prototype."""
 
-    name = "prototype"
     implementation = (
         "tf_contrastive.evaluation.classification:measure_prototype"
     )
@@ -196,7 +179,6 @@ class Prototype(ProtocolDeclaration):
 class Head(ProtocolDeclaration):
     """The classifier that cross-entropy training made."""
 
-    name = "head"
     implementation = "tf_contrastive.evaluation.classification:measure_head"
     lacks = "tf_contrastive.evaluation.classification:lacks_head"
     needs_labels = True
@@ -254,7 +236,6 @@ class LinearProtocolSchedule(LinearSchedule):
 class Linear(LinearStage, ProtocolDeclaration):
     """The linear evaluation protocol, with SimCLR's numbers."""
 
-    name = "linear"
     implementation = "tf_contrastive.evaluation.classification:measure_linear"
     lacks = "tf_contrastive.evaluation.classification:lacks_features"
     prefix = "linear_"
@@ -325,7 +306,6 @@ class Linear(LinearStage, ProtocolDeclaration):
 class Logistic(ProtocolDeclaration):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
-    name = "logistic"
     implementation = "tf_contrastive.evaluation.logistic:measure"
     prefix = "logistic_"
     shared = ("validation_fraction", "seed")
@@ -373,7 +353,6 @@ FINE_TUNING = {
 class Finetune(ProtocolDeclaration):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
-    name = "finetune"
     implementation = "tf_contrastive.evaluation.finetune:measure"
     lacks = "tf_contrastive.evaluation.finetune:lacks_copy_or_labels"
     prefix = "finetune_"
@@ -475,7 +454,6 @@ _DECAYS = numbers(
 class Transfer(ProtocolDeclaration):
     """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
 
-    name = "transfer"
     implementation = "tf_contrastive.evaluation.transfer:measure"
     lacks = "tf_contrastive.evaluation.transfer:lacks_datasets"
     version = 2
@@ -586,7 +564,6 @@ CORRUPTIONS = (
 class Robustness(ProtocolDeclaration):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
-    name = "robustness"
     implementation = "tf_contrastive.evaluation.robustness:measure"
     lacks = "tf_contrastive.evaluation.robustness:lacks_classifier"
     version = 4
@@ -621,26 +598,6 @@ class Robustness(ProtocolDeclaration):
         read=split_list,
     )
     examples: int = _option(0, "test images to corrupt, from the first; 0: all")
-    bins: int = _option(
-        15,
-        "confidence bins of the expected calibration error",
-        minimum=1,
-        maximum=1_000_000,
-    )
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether the classifier has confidences, as all but neighbours."""
-        return self.classifier != "knn"
-
-    def check(self) -> None:
-        """Raises `UserError` for neighbours that have no effect."""
-        if self.k != Robustness.k and self.is_calibrated:
-            raise UserError(
-                f"{arg('robustness_k', self.k)} has no effect on"
-                f" {arg('robustness_classifier', self.classifier)}: set"
-                f" {arg('robustness_classifier', 'knn')}"
-            )
 
 
 # ---- Measures of the representations -----------------------------------------
@@ -651,66 +608,42 @@ class _OfViews(ProtocolDeclaration):
 
     shared = ("view_examples", "seed")
     cpu: ClassVar = {"view_examples": 2000}
+    smallest: ClassVar = {"test": 2}
 
 
 class Separation(ProtocolDeclaration):
     """Margins between classes (SINCERE, section 4.1)."""
 
-    name = "separation"
     implementation = "tf_contrastive.evaluation.separation:measure"
     version = 2
     needs_labels = True
     learns = True
 
 
-@dataclasses.dataclass(frozen=True)
 class KLBound(_OfViews):
     """A lower bound of a divergence by SINCERE's loss (theorem 11)."""
 
-    name = "kl_bound"
     implementation = "tf_contrastive.evaluation.projections:measure_kl"
-    lacks = "tf_contrastive.evaluation.projections:lacks_classes"
     needs_labels = True
     needs_projections = True
-    smallest: ClassVar = {"test": 2}
-
-    kl_batch_size: int = _measure_option(
-        512, "images that are compared with one another (kl_bound)", minimum=2
-    )
 
 
-@dataclasses.dataclass(frozen=True)
 class Contrastive(_OfViews):
     """The other view of an image among others (SimCLR, section 5.1)."""
 
-    name = "contrastive"
     implementation = "tf_contrastive.evaluation.projections:measure_task"
     needs_projections = True
-    smallest: ClassVar = {"test": 2}
-
-    contrastive_batch_size: int = _measure_option(
-        4096,
-        "images among which the other view is searched (contrastive)",
-        minimum=2,
-    )
 
 
-@dataclasses.dataclass(frozen=True)
 class Uniformity(_OfViews):
     """The distribution on the hypersphere (Wang and Isola 2020)."""
 
-    name = "uniformity"
     implementation = "tf_contrastive.evaluation.hypersphere:measure"
-
-    random_directions: int = _measure_option(
-        12, "orthogonal directions of histograms (uniformity)", minimum=1
-    )
 
 
 class Spectrum(ProtocolDeclaration):
     """The dimensions that a linear projection keeps (SimCLR, B.4)."""
 
-    name = "spectrum"
     implementation = "tf_contrastive.evaluation.spectra:measure"
     lacks = "tf_contrastive.evaluation.spectra:lacks_linear_map"
     needs_projections = True
@@ -720,7 +653,6 @@ class Spectrum(ProtocolDeclaration):
 class Transforms(ProtocolDeclaration):
     """The transformations that h and z encode (SimCLR, section 4.2)."""
 
-    name = "transforms"
     implementation = "tf_contrastive.evaluation.transformations:measure"
     learns = True
     shared = ("seed",)
@@ -735,78 +667,46 @@ class Transforms(ProtocolDeclaration):
     transforms_test: int = _measure_option(
         10_000, "test images to transform, at most", minimum=2
     )
-    transforms_hidden: int = _measure_option(
-        512,
-        "hidden units of the transformation classifiers",
-        minimum=1,
-        maximum=65_536,
-    )
 
 
-@dataclasses.dataclass(frozen=True)
 class TSNE(ProtocolDeclaration):
     """Maps of h and z in two dimensions (SimCLR, appendix B.4)."""
 
-    name = "tsne"
     implementation = "tf_contrastive.evaluation.tsne:measure"
     shared = ("seed",)
     smallest: ClassVar = {"test": 4}
 
-    tsne_examples: int = _measure_option(
-        2000, "test images on the t-SNE map, at most", minimum=4
-    )
-    tsne_classes: int = _measure_option(
-        10, "random classes on the t-SNE map, at most", minimum=1
-    )
-    tsne_perplexity: float = _measure_option(
-        30.0, "t-SNE perplexity; lowered for small samples", above=1.0
-    )
 
-
-@dataclasses.dataclass(frozen=True)
 class KMeans(ProtocolDeclaration):
     """The regions that inner layers group (Intriguing Properties, 3.2)."""
 
-    name = "kmeans"
     implementation = "tf_contrastive.evaluation.kmeans:measure"
+    lacks = "tf_contrastive.evaluation.kmeans:lacks_layers"
     shared = ("seed",)
 
-    kmeans_images: int = _measure_option(
-        4, "random test images whose local features are clustered", minimum=1
-    )
-    kmeans_clusters: str = _measure_option(
-        "2,4,8,16",
-        "comma-separated numbers of clusters per image (kmeans)",
-        check=positive_integers("1,5", distinct=True),
-        read=read_counts,
-    )
-    kmeans_scale: int = _measure_option(
-        2,
-        "image side for local features, as a multiple of the encoder's (kmeans;"
-        " an export only takes its own side)",
-        minimum=1,
-        maximum=8,
-    )
+
+@dataclasses.dataclass(frozen=True)
+class Protocols:
+    """Every protocol, under its name: the only list of them."""
+
+    knn: KNN = group(KNN(), KNN.prefix)
+    prototype: Prototype = group(Prototype())
+    head: Head = group(Head())
+    linear: Linear = group(Linear(), Linear.prefix)
+    logistic: Logistic = group(Logistic(), Logistic.prefix)
+    finetune: Finetune = group(Finetune(), Finetune.prefix)
+    transfer: Transfer = group(Transfer(), Transfer.prefix)
+    robustness: Robustness = group(Robustness(), Robustness.prefix)
+    separation: Separation = group(Separation())
+    kl_bound: KLBound = group(KLBound())
+    contrastive: Contrastive = group(Contrastive())
+    uniformity: Uniformity = group(Uniformity())
+    spectrum: Spectrum = group(Spectrum())
+    transforms: Transforms = group(Transforms())
+    tsne: TSNE = group(TSNE())
+    kmeans: KMeans = group(KMeans())
 
 
 PROTOCOLS: dict[str, type[ProtocolDeclaration]] = {
-    protocol.name: protocol
-    for protocol in (
-        KNN,
-        Prototype,
-        Head,
-        Linear,
-        Logistic,
-        Finetune,
-        Transfer,
-        Robustness,
-        Separation,
-        KLBound,
-        Contrastive,
-        Uniformity,
-        Spectrum,
-        Transforms,
-        TSNE,
-        KMeans,
-    )
+    name: type(declaration) for name, declaration in vars(Protocols()).items()
 }

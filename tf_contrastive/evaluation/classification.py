@@ -5,14 +5,13 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, optimizers, schedules
 from tf_contrastive.base import errors
-from tf_contrastive.config import checks
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.evaluate import space_variant
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
@@ -37,16 +36,10 @@ def mean_per_class(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(hits / np.bincount(index)))
 
 
-class Metric(NamedTuple):
-    """(predictions int [n], labels int [n]) -> fraction."""
-
-    function: Callable[[np.ndarray, np.ndarray], float]
-    by_class: bool = False  # Whether it is a mean over classes.
-
-
-METRICS = {
-    "top1": Metric(top1),
-    "mean_per_class": Metric(mean_per_class, by_class=True),
+# (predictions int [n], labels int [n]) -> fraction.
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "top1": top1,
+    "mean_per_class": mean_per_class,
 }
 
 
@@ -218,25 +211,6 @@ def lacks_features(context: EvaluationContext) -> str | None:
     return None
 
 
-def lacks_neighbors(
-    context: EvaluationContext, name: str, k: int
-) -> str | None:
-    """Returns why an option's k neighbours are too many, or None."""
-    info = context.data.train.info
-    if k > info.num_examples:
-        return (
-            f"{errors.arg(name, k)}: {info.name} {info.split} has"
-            f" {info.num_examples} images: set at most {info.num_examples}"
-        )
-    return None
-
-
-def lacks_for_knn(context: EvaluationContext) -> str | None:
-    """Returns what `knn` lacks, or None."""
-    most = max(checks.read_counts(context.options.knn.k))
-    return lacks_features(context) or lacks_neighbors(context, "knn_k", most)
-
-
 def measure_knn(
     context: EvaluationContext,
     k: Sequence[int],
@@ -244,7 +218,7 @@ def measure_knn(
     **votes: Any,
 ) -> Measurement:
     """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z."""
-    train, train_labels, test, labels = context.labelled_embeddings()
+    train, train_labels, test, labels = context.labelled_embeddings
     parts: dict[str, Measurement] = {}
     for space in features:
         predictions = classifiers.knn(
@@ -268,7 +242,7 @@ def measure_knn(
 
 def measure_prototype(context: EvaluationContext) -> Measurement:
     """The protocol `prototype`: see `prototype`."""
-    return prototype(*context.labelled_embeddings())
+    return prototype(*context.labelled_embeddings)
 
 
 def lacks_head(context: EvaluationContext) -> str | None:
@@ -360,7 +334,7 @@ def _measure_linear(
 
         return embedded
 
-    train, train_labels, test, labels = context.labelled_embeddings()
+    train, train_labels, test, labels = context.labelled_embeddings
     train, test = (context.features(space, x) for x in (train, test))
     selection: dict[str, Any] = {}
     if learning_rates:

@@ -11,8 +11,7 @@ import itertools
 import json
 import os
 import re
-import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,10 +41,6 @@ def read(path: str) -> dict[tuple[str, str], Hits]:
     """
     try:
         file = io.BytesIO(files.read(path))
-        with zipfile.ZipFile(file) as members:
-            unpacked = sum(member.file_size for member in members.infolist())
-        if unpacked > files.MAX_BYTES:
-            raise ValueError(f"{unpacked:,} bytes of arrays")
         arrays = dict(np.load(file, allow_pickle=False))
         about = json.loads(str(arrays[ABOUT]))
         return {
@@ -82,17 +77,17 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     """
     hits_a, hits_b = find(a), find(b)
     rows, left_out = [], []
-    compared: dict[str, list[Hits]] = {a: [], b: []}
+    compared = []
     for key in sorted({*hits_a, *hits_b}):
-        protocol, variant = key
-        row: dict[str, Any] = {"protocol": protocol, "variant": variant}
+        row: dict[str, Any] = dict(
+            zip(("protocol", "variant"), key, strict=True)
+        )
         reason = _difference(hits_a.get(key), hits_b.get(key), a, b)
         if reason:
             left_out.append(row | {"reason": reason})
             continue
+        compared.append(key)
         correct_a, correct_b = hits_a[key].correct, hits_b[key].correct
-        compared[a].append(hits_a[key])
-        compared[b].append(hits_b[key])
         rows.append(
             row
             | {
@@ -112,17 +107,18 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
             f"{a} and {b} have no result in common ({reasons}): evaluate both"
             " by the same protocols, hyperparameters and data"
         )
-    warnings = [
-        f"{name}: these results are of several checkpoints ({listed}): evaluate"
-        " one checkpoint by all of the protocols"
-        for name, hits in compared.items()
-        if (listed := _several_checkpoints(hits))
-    ]
-    warnings += [
-        f"{name}: {seen}"
-        for name, hits in compared.items()
-        for seen in sorted({hit.about["seen"] for hit in hits} - {""})
-    ]
+    warnings = []
+    for name, hits in ((a, hits_a), (b, hits_b)):
+        about = [hits[key].about for key in compared]
+        steps = {facts["checksum"]: facts["step"] for facts in about}
+        if len(steps) > 1:
+            listed = ", ".join(f"step {steps[x]}, {x[:12]}" for x in steps)
+            warnings.append(
+                f"{name}: these results are of several checkpoints ({listed}):"
+                " evaluate one checkpoint by all of the protocols"
+            )
+        seen = {facts["seen"] for facts in about} - {""}
+        warnings += [f"{name}: {text}" for text in sorted(seen)]
     return {
         "a": a,
         "b": b,
@@ -183,14 +179,6 @@ def find(name: str) -> dict[tuple[str, str], Hits]:
             " RUN:untrained or a file of RUN/evaluation/*.npz"
         )
     return hits
-
-
-def _several_checkpoints(hits: Iterable[Hits]) -> str:
-    """Lists the checkpoints of results; empty if it is one, or unknown."""
-    steps = {one.about["checksum"]: one.about["step"] for one in hits}
-    if len(steps) < 2:
-        return ""
-    return ", ".join(f"step {steps[x]}, {x[:12]}" for x in steps)
 
 
 def _difference(

@@ -1,8 +1,8 @@
-"""The encoder under evaluation, its data, and what is known about both.
+"""What a protocol measures: an encoder, two splits, and their embeddings.
 
 A protocol takes an `EvaluationContext`: the encoder (`subject`), the two splits
 (`data`), what makes images of them (`images`), and embeddings, which are
-computed once. `loading` makes the context of a run or an export.
+computed once.
 """
 
 import dataclasses
@@ -18,18 +18,58 @@ from tf_contrastive import classifiers, datasets, distribution
 from tf_contrastive.base import errors
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Scoring
+from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import DEFAULT_PREPROCESSING
-from tf_contrastive.evaluation.data import (
-    NO_IMAGE,
-    Cache,
-    Data,
-    checked_labels,
-)
 from tf_contrastive.evaluation.images import Images
 from tf_contrastive.evaluation.subject import Subject
 
+_NO_IMAGE = "nothing to embed: the split holds no readable image"
 _Value = TypeVar("_Value")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+    """A split to learn from and a split to score."""
+
+    train: datasets.Source
+    test: datasets.Source
+    _labels: dict[str, np.ndarray] = dataclasses.field(
+        default_factory=dict, init=False
+    )
+
+    def source(self, split: str) -> datasets.Source:
+        """Returns the split "train" or "test"."""
+        return {"train": self.train, "test": self.test}[split]
+
+    def labels(self, split: str) -> np.ndarray:
+        """Reads a split's labels, int32 [n], -1 where there are none.
+
+        Without images; cached, not to be modified. Raises `UserError` if there
+        are no images, or a label is out of range.
+        """
+        if split not in self._labels:
+            source = self.source(split)
+            if not source.info.num_examples:
+                raise errors.UserError(_NO_IMAGE)
+            self._labels[split] = (
+                _checked_labels(source.labels(), source.info)
+                if source.info.has_labels
+                else np.full([source.info.num_examples], -1, np.int32)
+            )
+        return self._labels[split]
+
+
+def _checked_labels(labels: np.ndarray, info: datasets.Info) -> np.ndarray:
+    """Returns labels as int32; raises `UserError` if one is out of range."""
+    classes = info.num_classes or 0
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if wrong.size:
+        raise errors.UserError(
+            f"{info.name} {info.split} holds label {wrong[0]} but declares"
+            f" {classes} classes, 0 to {classes - 1}: fix its labels"
+        )
+    return labels.astype(np.int32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,8 +80,6 @@ class EvaluationContext:
     data: Data
     options: Scoring = dataclasses.field(default_factory=Scoring)
     _: dataclasses.KW_ONLY
-    # Preprocessing of evaluated images where the options have `auto`.
-    default_preprocessing: str = DEFAULT_PREPROCESSING
     # Is called after each epoch of the linear protocol.
     observer: classifiers.TrainingObserver | None = None
     # Wraps iterables of images, so that it can interrupt a pass.
@@ -50,7 +88,9 @@ class EvaluationContext:
     trainings: Sequence[tuple[Pretrain, datasets.Source]] = ()
     # Receives progress, a line at a time.
     log: Callable[[str], None] = lambda line: None
-    _cache: Cache = dataclasses.field(default_factory=Cache, init=False)
+    _cache: dict[Hashable, Any] = dataclasses.field(
+        default_factory=dict, init=False
+    )
 
     def __post_init__(self) -> None:
         for source in (self.data.train, self.data.test):
@@ -60,16 +100,19 @@ class EvaluationContext:
                 source.info.extra_channels,
             )
 
-    def on(self, data: Data, preprocessing: str) -> "EvaluationContext":
+    def on(
+        self, data: Data, preprocessing: str = DEFAULT_PREPROCESSING
+    ) -> "EvaluationContext":
         """Returns a context of the same encoder on other data.
 
-        Nothing is embedded yet in it. `preprocessing` is its default.
+        Nothing is embedded yet in it. `preprocessing` is that of evaluated
+        images, unless the options set another.
         """
+        options = self.options
+        if options.evaluation.preprocessing == "auto":
+            options = replace(options, preprocessing=preprocessing)
         return dataclasses.replace(
-            self,
-            data=data,
-            default_preprocessing=preprocessing,
-            observer=None,
+            self, data=data, options=options, observer=None
         )
 
     @functools.cached_property
@@ -77,7 +120,7 @@ class EvaluationContext:
         """What makes images for the encoder."""
         preprocessing = self.options.evaluation.preprocessing
         if preprocessing == "auto":
-            preprocessing = self.default_preprocessing
+            preprocessing = DEFAULT_PREPROCESSING
         return Images(
             self.subject.image_size,
             self.subject.channels,
@@ -89,7 +132,9 @@ class EvaluationContext:
 
     def cached(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         """Returns `make()` of the first call with this key."""
-        return self._cache.get(key, make)
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     # ---- Embeddings ----------------------------------------------------------
 
@@ -113,7 +158,7 @@ class EvaluationContext:
             info = self.data.source(split).info
             classifiers.check_embeddings(f"embeddings of {info.split}", h)
             if info.has_labels:
-                labels = checked_labels(labels, info)
+                labels = _checked_labels(labels, info)
             self.log(
                 f"{self.subject.name} encoder: embedded {len(labels):,} images"
                 f" ({split}) in {time.monotonic() - start:.1f} s"
@@ -131,23 +176,21 @@ class EvaluationContext:
 
         return self.cached(("z", split), project)
 
+    @functools.cached_property
     def labelled_embeddings(
         self,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (train h, train labels, test h, test labels).
+        """(Train h, train labels, test h, test labels).
 
-        The first call logs a warning if test has classes that train lacks.
+        Logs a warning if test has classes that train lacks.
         """
         train, test = self.embeddings("train"), self.embeddings("test")
         unseen = sorted({*test[1].tolist()} - {*train[1].tolist()})
         if unseen:
-            self.cached(
-                "unseen",
-                lambda: self.log(
-                    f"warning: {len(unseen)} classes of the test split have no"
-                    " training example and count as missed"
-                    f" ({', '.join(map(str, unseen[:10]))})"
-                ),
+            self.log(
+                f"warning: {len(unseen)} classes of the test split have no"
+                " training example and count as missed"
+                f" ({', '.join(map(str, unseen[:10]))})"
             )
         return *train, *test
 
@@ -157,10 +200,7 @@ class EvaluationContext:
 
     def project(self, h: np.ndarray) -> np.ndarray:
         """Projects embeddings [n, D] to z float32 [n, P]."""
-        if self.subject.projection is None:
-            raise ValueError(
-                f"the {self.subject.name} encoder has no projection"
-            )
+        assert self.subject.projection is not None
         return self.apply(self.subject.projection, h)
 
     def apply(self, head: Callable[..., Any], h: np.ndarray) -> np.ndarray:
@@ -175,11 +215,11 @@ class EvaluationContext:
     def _embed_split(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Embeds the images of a split by all replicas: (h, labels)."""
         source = self.data.source(split)
-        count, replicas = source.info.num_examples, self.subject.num_replicas
+        count = source.info.num_examples
         if not count:
-            raise errors.UserError(NO_IMAGE)
-        rows = self.options.evaluation.embedding_batch_size
-        rows = min(rows, count)
+            raise errors.UserError(_NO_IMAGE)
+        replicas = self.subject.strategy.num_replicas_in_sync
+        rows = min(self.options.evaluation.embedding_batch_size, count)
         rows = -(-rows // replicas)
         hosts = distribution.num_hosts(self.subject.strategy)
         size = datasets.part_size(count, hosts)

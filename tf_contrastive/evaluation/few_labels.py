@@ -15,8 +15,7 @@ from tf_contrastive.config.checks import read_numbers
 from tf_contrastive.config.protocols import DRAWN
 from tf_contrastive.datasets import subsets
 from tf_contrastive.evaluation import other_datasets
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 
 
 class Labels(NamedTuple):
@@ -50,7 +49,7 @@ def choose(context: EvaluationContext, fraction: float, seed: int) -> Labels:
         raise errors.UserError(_absent(context, published))
     datasets.check_scorable(source.info, context.data.test.info)
     data = Data(source, context.data.test)
-    part = context.on(data, context.default_preprocessing)
+    part = context.on(data)
     rows = np.arange(source.info.num_examples)
     return Labels(part, rows, published.dataset, is_published=True)
 

@@ -143,12 +143,6 @@ def neighbors(parts: Mapping[str, Any]) -> "Figure":
     Medians are dotted lines. Feeney and Hughes 2024 (SINCERE), figure 2.
     """
     parts = dict(list(parts.items())[: PANELS + 1])
-    # The first occupied bin, rounded down to tenths.
-    starts = []
-    for part in parts.values():
-        occupied = np.flatnonzero(np.asarray(part["target"]) + part["noise"])
-        first = part["edges"][occupied[0] if len(occupied) else 0]
-        starts.append(max(np.floor(10 * first) / 10, part["edges"][0]))
     figure, axes = grid(len(parts), 3.2, 2.3)
     for axis, (title, part) in zip(axes, parts.items(), strict=True):
         for values, median, color, label in (
@@ -167,7 +161,6 @@ def neighbors(parts: Mapping[str, Any]) -> "Figure":
                 axis.axvline(median, color=color, linestyle=":")
         axis.set_title(title)
         axis.locator_params(axis="y", nbins=4)
-        axis.set_xlim(min(starts), part["edges"][-1])
     axes[0].legend(fontsize=8, frameon=False, loc="upper left")
     figure.supxlabel("cosine to the nearest training image", fontsize=10)
     figure.supylabel("fraction of test images", fontsize=10)
@@ -199,8 +192,7 @@ def transforms(metrics: Mapping[str, Any]) -> "Figure":
     names = [k.removesuffix("_h") for k in metrics if k.endswith("_h")]
     figure, axes = panels(1, 1, 5.2, 3.0)
     axis = axes[0, 0]
-    colors = {"h": FIRST, "z": SECOND}
-    spaces = [space for space in colors if f"{names[0]}_{space}" in metrics]
+    spaces = [s for s in ("h", "z") if f"{names[0]}_{s}" in metrics]
     places = np.arange(len(names))
     width = 0.8 / len(spaces)
     for number, space in enumerate(spaces):
@@ -208,23 +200,13 @@ def transforms(metrics: Mapping[str, Any]) -> "Figure":
             places + (number - (len(spaces) - 1) / 2) * width,
             [100 * metrics[f"{name}_{space}"] for name in names],
             width * 0.95,
-            color=colors[space],
+            color=(FIRST, SECOND)[number],
             label=space,
         )
-        # The line of chance may pass behind the numbers.
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-        axis.bar_label(
-            bars, fmt="%.1f", fontsize=8, padding=2, bbox=box, zorder=4
-        )
-    for place, name in zip(places, names, strict=True):
-        axis.hlines(
-            100 * metrics[f"{name}_chance"],
-            place - 0.45,
-            place + 0.45,
-            color="black",
-            linestyle=":",
-            label="chance" if place == 0 else None,
-        )
+        axis.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
+    chances = [100 * metrics[f"{name}_chance"] for name in names]
+    ends = places - 0.45, places + 0.45
+    axis.hlines(chances, *ends, color="black", linestyle=":", label="chance")
     axis.set_xticks(places, names)
     axis.set_ylim(0, 108)
     axis.set_ylabel("accuracy, %")
@@ -241,19 +223,16 @@ def maps(
     from matplotlib import colormaps
 
     figure, axes = panels(1, len(maps), 4.4, 4.2)
-    size = max(4, min(20, 10_000 / len(labels)))
     kinds = np.unique(labels)
     palette = colormaps["tab10" if len(kinds) <= 10 else "tab20"]
     for axis, (title, places) in zip(axes[0], maps.items(), strict=True):
         for number, kind in enumerate(kinds):
             named = 0 <= kind < len(label_names)
-            color = palette(number % palette.N) if kind >= 0 else FIRST
             axis.scatter(
                 *places[labels == kind].T,
-                s=size,
-                color=color,
+                s=8,
+                color=palette(number % palette.N) if kind >= 0 else FIRST,
                 linewidths=0,
-                alpha=0.8,
                 label=str(label_names[kind] if named else kind),
             )
         axis.set_title(title)
@@ -261,8 +240,7 @@ def maps(
         axis.set_yticks([])
         axis.set_aspect("equal", adjustable="datalim")
     if kinds[-1] >= 0 and len(kinds) <= _LEGEND:
-        scale = (30 / size) ** 0.5
-        legend(figure, axes[0, 0], "right center", markerscale=scale)
+        legend(figure, axes[0, 0], "right center", markerscale=2)
     return figure
 
 
@@ -321,9 +299,7 @@ def reliability(
             bins["accuracy"][full],
             widths[full],
             color=FIRST,
-            alpha=0.8,
             edgecolor="white",
-            linewidth=0.5,
             label="accuracy",
         )
         top.plot(
@@ -368,11 +344,9 @@ def severities(
             linewidth=1.2,
             label=name.replace("_", " "),
         )
-    lengths = {len(values) for values in curves.values()}
-    if len(curves) > 1 and len(lengths) == 1:
-        mean = np.mean(list(curves.values()), axis=0)
-        axis.plot(mean, color="black", linewidth=2.5, label="mean")
-    severities = range(1, max(lengths))
+    mean = np.mean(list(curves.values()), axis=0)
+    axis.plot(mean, color="black", linewidth=2.5, label="mean")
+    severities = range(1, len(mean))
     axis.set_xticks([0, *severities], ["clean", *map(str, severities)])
     axis.set_xlabel("severity")
     axis.set_ylabel("accuracy")

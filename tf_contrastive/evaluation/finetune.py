@@ -97,8 +97,7 @@ def train(
       context: the encoder, which does not change, and its data.
       rows: int [m], increasing: the training examples.
       recipe: how to train.
-      trained: whether the copy starts from the encoder's weights, or from
-        random ones.
+      trained: whether the copy starts from the encoder's weights.
       label_sets: bool [n, C], the classes that each training example shows, if
         the training labels are row numbers
         (`other_datasets.with_row_labels`): one logistic regression per class.
@@ -173,11 +172,6 @@ def _new_encoder(
             f"the encoder has no trainable weights: set {errors.arg('workdir')}"
             f" to a run, or {errors.arg('saved_model')} to an export of this"
             " package"
-        )
-    if not all_finite(encoder.trainable_variables):
-        raise errors.UserError(
-            "weights of the encoder hold NaN or infinity: check whether its"
-            " training diverged"
         )
     if momentum is not None:
         # An export has no layers: its momentum is part of the graph.
@@ -316,7 +310,7 @@ def select_recipe(
 
 def score_by(context: EvaluationContext, metric: str) -> Score:
     """Returns the score by a metric of `classification.METRICS`."""
-    function = classification.METRICS[metric].function
+    function = classification.METRICS[metric]
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
         labels = context.labels("train")[rows]
@@ -350,7 +344,7 @@ def measure(
     validation_fraction: float,
     seed: int,
     optimizer: str,
-) -> Iterator[tuple[str, Measurement]]:
+) -> Iterator[tuple[str, Measurement | errors.DivergedError]]:
     """Scores networks that are fine-tuned with few labels.
 
     Hyperparameters are those of `config.protocols.Finetune`. The best learning
@@ -364,7 +358,6 @@ def measure(
 
     Raises:
       UserError: if there is no copy to train, or no list of labels.
-      DivergedError: after the last variant, if the training of some diverged.
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
@@ -373,19 +366,18 @@ def measure(
         adapts = run and run.encoder.adaptive_peak is not None
         optimizer = "adamw" if adapts else "sgd"
     tuning = FINE_TUNING[optimizer]
-    test_labels = context.labels("test")
     starts = {"": True}
     has_random = context.subject.has_new_encoder(trained=False)
     if scratch and has_random and context.subject.name != "untrained":
         starts[" scratch"] = False
-    diverged: list[str] = []
     for fraction, passes in zip(fractions, epochs, strict=True):
         labels = few_labels.choose(context, fraction, seed)
         rows = labels.rows
         batch = min(batch_size, len(rows))
+        steps_per_epoch = len(rows) // batch
         recipes = [
             Recipe(
-                steps=passes * (len(rows) // batch),
+                steps=passes * steps_per_epoch,
                 learning_rate=rate * batch / REFERENCE_BATCH_SIZE,
                 batch_size=batch,
                 augmentation=augmentation,
@@ -393,8 +385,7 @@ def measure(
                 optimizer=optimizer,
                 weight_decay=tuning.weight_decay,
                 warmup_steps=round(
-                    min(tuning.warmup_epochs, passes / 10)
-                    * (len(rows) // batch)
+                    min(tuning.warmup_epochs, passes / 10) * steps_per_epoch
                 ),
                 drop_path=tuning.drop_path,
             )
@@ -416,30 +407,25 @@ def measure(
                 model = train(labels.context, rows, recipe, trained=trained)
             except errors.DivergedError as error:
                 context.log(f"fine-tuning, {name}: left out: {error}")
-                diverged.append(name)
+                option = errors.arg("finetune_learning_rates")
+                yield (
+                    name,
+                    errors.DivergedError(f"{name} diverged: lower {option}"),
+                )
                 continue
             scores = model.scores(
                 context, context.images.plain(context.data.test)
             )
-            yield (
-                name,
-                {
-                    **classification.accuracies(scores, test_labels),
-                    "resolved": {
-                        "optimizer": optimizer,
-                        "subset": "published" if labels.is_published else DRAWN,
-                    },
-                    "metrics": {
-                        "labels": len(rows),
-                        "subset": labels.subset,
-                        "learning_rate": recipe.learning_rate,
-                        "validation": validation,
-                        "losses": model.losses,
-                    },
-                },
-            )
-    if diverged:
-        raise errors.DivergedError(
-            f"{', '.join(diverged)} diverged: lower"
-            f" {errors.arg('finetune_learning_rates')}"
-        )
+            part = classification.accuracies(scores, context.labels("test"))
+            part["resolved"] = {
+                "optimizer": optimizer,
+                "subset": "published" if labels.is_published else DRAWN,
+            }
+            part["metrics"] = {
+                "labels": len(rows),
+                "subset": labels.subset,
+                "learning_rate": recipe.learning_rate,
+                "validation": validation,
+                "losses": model.losses,
+            }
+            yield name, part

@@ -4,16 +4,13 @@ The protocol `uniformity`: alignment and uniformity of Wang and Isola 2020, and
 the distance of random projections from a Gaussian.
 """
 
-from collections.abc import Callable
 from typing import TypedDict
 
 import numpy as np
 import scipy.stats
 
 from tf_contrastive import classifiers
-from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import Uniformity
 from tf_contrastive.evaluation import figures, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
@@ -22,6 +19,8 @@ from tf_contrastive.evaluation.report import Measurement
 _BLOCK = 1024
 # Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
 _UNIFORMITY_SCALE = 2.0
+# Random orthogonal directions.
+DIRECTIONS = 12
 
 
 def effective_rank(embeddings: np.ndarray) -> float:
@@ -70,7 +69,9 @@ def uniformity(embeddings: np.ndarray) -> float:
 
     Wang and Isola 2020, uniformity loss with t = 2.
     """
-    z = classifiers.normalize(_check_two_rows(embeddings))
+    z = classifiers.normalize(
+        classifiers.check_embeddings("embeddings", embeddings)
+    )
     total = 0.0
     for start in range(0, len(z), _BLOCK):
         # Of rows of length 1, |x - y|^2 = 2 - 2 x.y.
@@ -82,46 +83,35 @@ def uniformity(embeddings: np.ndarray) -> float:
     return float(np.log(total / (len(z) * (len(z) - 1))))
 
 
-def _check_two_rows(embeddings: np.ndarray) -> np.ndarray:
-    rows = classifiers.check_embeddings("embeddings", embeddings)
-    if len(rows) < 2:
-        raise errors.UserError("embeddings have 1 row: pass at least 2")
-    return rows
-
-
 class RandomProjections(TypedDict):
-    """Projections float32 [n, k], and measures of each direction [k]."""
+    """Projections float32 [n, k], and a measure of each direction [k]."""
 
     projections: np.ndarray
-    ks_prior: np.ndarray  # Kolmogorov-Smirnov distance to the prior, 0 to 1.
-    ks_normal: np.ndarray  # To the normal of equal mean and deviation.
-    kurtosis: np.ndarray  # Excess.
+    # Kolmogorov-Smirnov distance, 0 to 1, to the normal distribution of equal
+    # mean and deviation.
+    ks_normal: np.ndarray
 
 
 def random_projections(
     embeddings: np.ndarray,
-    count: int = Uniformity.random_directions,
+    count: int = DIRECTIONS,
     *,
     normalize: bool = True,
     seed: int = Evaluation.seed,
 ) -> RandomProjections:
     """Projects embeddings on random orthogonal directions.
 
-    Projections of a uniform distribution on the hypersphere look Gaussian; the
-    Kolmogorov-Smirnov distances measure the deviation from that.
+    Projections of a uniform distribution on the hypersphere look Gaussian.
 
     Args:
       embeddings: float [n, P], n at least 2.
       count: number of directions, at most P.
-      normalize: whether to l2-normalize the embeddings and to compare them with
-        the uniform hypersphere; False: with the standard normal distribution.
+      normalize: whether to l2-normalize the embeddings.
       seed: seed of the directions.
 
     Chen et al. 2021 (Intriguing Properties), appendix B, figure B.1.
     """
-    rows = _check_two_rows(embeddings)
-    if count < 1:
-        raise errors.UserError(f"count={count}: must be at least 1")
+    rows = classifiers.check_embeddings("embeddings", embeddings)
     if normalize:
         rows = classifiers.normalize(rows)
     size = rows.shape[1]
@@ -130,43 +120,24 @@ def random_projections(
     directions, r = np.linalg.qr(random.normal(size=(size, min(count, size))))
     directions = directions * np.sign(np.diag(r))
     projections = rows.astype(np.float64) @ directions
-    prior = _sphere_marginal(size) if normalize else scipy.stats.norm.cdf
     return {
         "projections": projections.astype(np.float32),
-        "ks_prior": np.array([_ks(x, prior) for x in projections.T]),
         "ks_normal": np.array([_ks_normal(x) for x in projections.T]),
-        "kurtosis": np.array([_kurtosis(x) for x in projections.T]),
     }
-
-
-def _sphere_marginal(size: int) -> Callable:
-    """Returns the distribution function of a coordinate on the unit sphere."""
-    if size == 1:  # Two points.
-        return lambda x: np.where(x < -1, 0.0, np.where(x < 1, 0.5, 1.0))
-    half = (size - 1) / 2
-    return scipy.stats.beta(half, half, loc=-1, scale=2).cdf
-
-
-def _kurtosis(values: np.ndarray) -> float:
-    return scipy.stats.kurtosis(values) if np.ptp(values) else 0.0
-
-
-def _ks(values: np.ndarray, cdf: Callable) -> float:
-    return float(scipy.stats.kstest(values, cdf).statistic)
 
 
 def _ks_normal(values: np.ndarray) -> float:
     deviation = values.std()
     if not deviation > 0:
         return 0.5  # The distance of a point from a normal around it.
-    return _ks(values, scipy.stats.norm(values.mean(), deviation).cdf)
+    normal = scipy.stats.norm(values.mean(), deviation)
+    return float(scipy.stats.kstest(values, normal.cdf).statistic)
 
 
 def measure(
     context: EvaluationContext,
     *,
     view_examples: int,
-    random_directions: int,
     seed: int,
 ) -> Measurement:
     """The protocol `uniformity`: the distribution of h and of z.
@@ -175,9 +146,8 @@ def measure(
     on the unaugmented test images.
 
     Returns:
-      Metrics "alignment_x", "uniformity_x", "effective_rank_x", "ks_prior_x",
-      "ks_normal_x" and "kurtosis_x" (means over directions), with x = h and,
-      with a projection head, x = z; a plot and an array of projections each.
+      Metrics of h and, with a projection head, of z, with this suffix; those of
+      random projections are means over directions; a plot and an array each.
     """
     views = view_embeddings.embed_views(context, view_examples, seed)
     _, normalize = view_embeddings.loss_similarity(context)
@@ -188,16 +158,12 @@ def measure(
     measurement: Measurement = {"metrics": {}, "plots": {}, "arrays": {}}
     for space, (pairs, rows, unit_length) in spaces.items():
         rows = rows[view_embeddings.sample(len(rows), view_examples, seed)]
-        histograms = random_projections(
-            rows, random_directions, normalize=unit_length, seed=seed
-        )
+        histograms = random_projections(rows, normalize=unit_length, seed=seed)
         values = {
             "alignment": alignment(pairs),
             "uniformity": uniformity(rows),
             "effective_rank": effective_rank(rows),
-            "ks_prior": float(histograms["ks_prior"].mean()),
             "ks_normal": float(histograms["ks_normal"].mean()),
-            "kurtosis": float(histograms["kurtosis"].mean()),
         }
         measurement["metrics"] |= {f"{k}_{space}": v for k, v in values.items()}
         name = f"random_projections_{space}"

@@ -13,7 +13,6 @@ from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import resolve_views
 from tf_contrastive.embedding import MakeBatches
-from tf_contrastive.views import Policy
 
 # Iterable of (images [b, S, S, K] or views [b, V, S, S, K], labels [b]).
 Batches = Iterable[tuple[Any, Any]]
@@ -28,7 +27,7 @@ class Images:
     preprocessing: str  # Of evaluated images.
     options: Evaluation
     run: Pretrain  # Whose policy and options of views are the default.
-    # Wraps iterables of images, so that it can interrupt a pass.
+    # Wraps streams of training images, so that it can interrupt a pass.
     cancellable: Callable[[Iterable], Iterable]
 
     def plain(self, source: datasets.Source) -> Batches:
@@ -37,13 +36,12 @@ class Images:
         Batches of (images float32 [b, S, S, K], labels int32 [b], -1 where
         there are none) can be iterated again.
         """
-        batches = datasets.evaluation_batches(
+        return datasets.evaluation_batches(
             source,
             views.evaluation(self.side, self.preprocessing),
             batch_size=self.options.embedding_batch_size,
             extra_channels=self.channels - 3,
         )
-        return _Cancellable(batches, self.cancellable)
 
     def parts(self, source: datasets.Source, rows: int) -> MakeBatches:
         """Returns what makes a host's part: see `datasets.evaluation_part`.
@@ -63,63 +61,53 @@ class Images:
 
         return make
 
-    def views(
-        self,
-        source: datasets.Source,
-        count: int = 2,
-        augmentation: str | None = None,
-    ) -> Batches:
-        """Returns `count` augmented views of every image once, in order.
+    def views(self, source: datasets.Source) -> Batches:
+        """Returns two views of every image once, in order, by the run's policy.
 
-        The policy is `augmentation`, or the run's. Batches of (views float32
-        [b, V, S, S, K], labels int32 [b]) are the same when iterated again.
+        Batches of (views float32 [b, 2, S, S, K], labels int32 [b]) are the
+        same when iterated again.
         """
-        policy = self._policy(source, augmentation)
-        batches = datasets.view_batches(
+        return datasets.view_batches(
             source,
-            self._maker(policy, count),
+            self._maker(source, None, 2),
             batch_size=self.options.embedding_batch_size,
             seed=self.options.seed,
         )
-        return _Cancellable(batches, self.cancellable)
 
     def training(
         self,
         source: datasets.Source,
-        augmentation: str | None,
+        augmentation: str,
         *,
         batch_size: int,
         rows: np.ndarray | None = None,
-        seed: int | None = None,
+        seed: int = Evaluation.seed,
         start_step: int = 0,
     ) -> "SharedBatches":
         """Returns an endless stream of training images, one view per epoch.
 
         Args:
           source: the images.
-          augmentation: policy; None: the run's; "none": the images unchanged,
-            in another order each epoch.
+          augmentation: policy; "none": the images unchanged, in another order
+            each epoch.
           batch_size: images per batch, at most the number of images.
           rows: int [m], increasing: examples to use; None: all.
-          seed: seed of order and views; None: the options' seed.
+          seed: seed of order and views.
           start_step: first batch of the stream.
 
         Returns:
           Batches of (images float32 [b, S, S, K], labels int32 [b]); an epoch
           has whole batches only.
         """
-        policy = self._policy(source, augmentation)
+        maker = self._maker(source, augmentation, 1)
         source = source if rows is None else source.select(rows)
-        data = self.run.data
         size = min(batch_size, source.info.num_examples)
-
-        maker = self._maker(policy, 1)
         order = datasets.Order(
             batch_size=size,
-            seed=self.options.seed if seed is None else seed,
+            seed=seed,
             start_step=start_step,
-            shuffle_buffer=data.shuffle_buffer,
-            cache=data.cache,
+            shuffle_buffer=self.run.data.shuffle_buffer,
+            cache=self.run.data.cache,
             sharding="example",
         )
 
@@ -129,37 +117,27 @@ class Images:
 
         return SharedBatches(make, size, self.cancellable)
 
-    def _maker(self, policy: Policy, count: int) -> datasets.ViewMaker:
-        """Returns what makes `count` views [B, V, S, S, K] by a policy."""
-        made = views.Views(policy, count)
-        return datasets.ViewMaker(
-            made.geometric, made.finish, extra_channels=self.channels - 3
-        )
+    def _maker(
+        self, source: datasets.Source, augmentation: str | None, count: int
+    ) -> datasets.ViewMaker:
+        """Returns what makes `count` views [B, V, S, S, K] by a policy.
 
-    def _policy(
-        self, source: datasets.Source, augmentation: str | None
-    ) -> Policy:
-        """Builds a policy by name, with the run's options of views."""
+        It is that of a name (None: the run's), with the run's other options of
+        views.
+        """
         options = self.run.views
         if augmentation is not None:
             options = replace(options, augmentation=augmentation)
         options = resolve_views(options, source.info.name, self.side)
-        return views.build(
+        policy = views.build(
             options.policy.label,
             image_size=self.side,
             **options.policy.arguments(),
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Cancellable:
-    """Batches that can be iterated again, each time under `wrap`."""
-
-    batches: tf.data.Dataset
-    wrap: Callable[[Iterable], Iterable]
-
-    def __iter__(self) -> Iterator:
-        return iter(self.wrap(self.batches))
+        made = views.Views(policy, count)
+        return datasets.ViewMaker(
+            made.geometric, made.finish, extra_channels=self.channels - 3
+        )
 
 
 @dataclasses.dataclass(frozen=True)

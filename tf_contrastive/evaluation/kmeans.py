@@ -24,16 +24,9 @@ LAYERS = 3
 # Patches in a row: 14 x 14 pixels each, of 448 x 448.
 _PATCHES = 32
 _RESTARTS = 4
-# Operations that only copy, move or pad a map.
-_NO_FEATURES = (
-    "Const",
-    "Identity",
-    "Pad",
-    "PadV2",
-    "Placeholder",
-    "Reshape",
-    "Transpose",
-)
+# Random test images, the numbers of clusters in each, and the side of images as
+# a multiple of the encoder's.
+IMAGES, CLUSTERS, SCALE = 4, (2, 4, 8, 16), 2
 
 
 class LocalFeatures(NamedTuple):
@@ -46,49 +39,37 @@ class LocalFeatures(NamedTuple):
 
 
 def local_features(
-    encoder: Callable, side: int, channels: int = 3, scale: int = 1
+    encoder: Any, side: int, channels: int = 3, scale: int = 1
 ) -> LocalFeatures:
     """Finds the last layer at each of the `LAYERS` coarsest resolutions.
 
     Args:
-      encoder: images float32 [n, side, side, channels] -> [n, D], with
-        `training=`: a functional Keras model, or a loaded export.
+      encoder: images float32 [n, side, side, channels] -> [n, D], a functional
+        Keras model.
       side, channels: of the encoder's images.
-      scale: factor of the side; other encoders than functional models of
-        convolutions run at `side`.
+      scale: factor of the side, of models that take other images than their
+        own.
 
     Raises:
       UserError: if the encoder has no layer with more than one place.
     """
     features = None
     if isinstance(encoder, tf.keras.Model) and encoder.inputs:
-        features = _of_keras(encoder, side * scale, channels)
-        features = features or _of_keras(encoder, side, channels)
-    features = features or _of_graph(encoder, side, channels)
+        features = _of_side(encoder, side * scale, channels)
+        features = features or _of_side(encoder, side, channels)
     if features is None:
         raise errors.UserError(
             f"{getattr(encoder, 'name', 'the encoder')} has no layer with an"
-            " output [height, width, features]: kmeans needs a convolutional"
-            " encoder"
+            " output [height, width, features]: kmeans needs a run of a"
+            " convolutional encoder"
         )
     return features
 
 
-def _coarsest(maps: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the last of these (name, tensor) at the coarsest resolutions."""
-    last: dict[tuple[int, int], tuple[str, Any]] = {}
-    for name, tensor in maps:
-        shape = tensor.shape
-        if shape.rank == 4 and shape[1] and shape[2] and shape[1] > 1:
-            last[shape[1], shape[2]] = (name, tensor)
-    sizes = sorted(last, reverse=True)[-LAYERS:]
-    return dict(last[size] for size in sizes)
-
-
-def _of_keras(
+def _of_side(
     encoder: tf.keras.Model, side: int, channels: int
 ) -> LocalFeatures | None:
-    """Finds the layers of a functional model; None if it has no maps."""
+    """Finds the layers for images of a side; None if it has no maps."""
     padding = (tf.keras.layers.ZeroPadding2D, tf.keras.layers.InputLayer)
     try:
         images = tf.keras.Input([side, side, channels])
@@ -103,51 +84,23 @@ def _of_keras(
         for layer in model.layers
         if not isinstance(layer, padding) and hasattr(layer.output, "shape")
     ]
+    last: dict[tuple[int, int], tuple[str, Any]] = {}
+    for name, output in outputs:
+        shape = output.shape
+        if shape.rank == 4 and shape[1] and shape[2] and shape[1] > 1:
+            last[shape[1], shape[2]] = name, output
+    coarsest = [last[size] for size in sorted(last, reverse=True)[-LAYERS:]]
     # Standardised images are not features.
     maps = {
         name: output
-        for name, output in _coarsest(outputs).items()
+        for name, output in coarsest
         if output.shape[1] < side or output.shape[-1] > channels
     }
     if not maps:
         return None
     inner = tf.keras.Model(model.inputs, list(maps.values()))
-    call = tf.function(lambda x: inner(x, training=False))
-
-    return LocalFeatures(
-        tuple(maps), side, lambda images: tf.nest.flatten(call(images))
-    )
-
-
-def _of_graph(
-    encoder: Callable, side: int, channels: int
-) -> LocalFeatures | None:
-    """Finds the operations of a callable's graph; None if it has no maps."""
-    from tensorflow.python.framework import convert_to_constants
-
-    spec = tf.TensorSpec([None, side, side, channels], tf.float32)
-    traced = tf.function(lambda x: encoder(x, training=False))
-    # Inlines function calls, which makes inner tensors accessible.
-    flat = convert_to_constants.convert_variables_to_constants_v2(
-        traced.get_concrete_function(spec)
-    )
-    operations = [
-        o
-        for o in flat.graph.get_operations()
-        if o.outputs
-        and o.type not in _NO_FEATURES
-        and o.outputs[0].dtype == tf.float32
-    ]
-    rectified = [o for o in operations if o.type.startswith("Relu")]
-    maps = _coarsest([(o.name, o.outputs[0]) for o in rectified or operations])
-    if not maps:
-        return None
-    inner = flat.prune(flat.inputs[:1], list(maps.values()))
-    # In model/stage2_block1_relu/Relu, the layer is the part before the last.
-    names = tuple(f"x/{name}".split("/")[-2] for name in maps)
-    if len(set(names)) < len(names):
-        names = tuple(name.replace("/", "_") for name in maps)
-    return LocalFeatures(names, side, lambda images: inner(tf.constant(images)))
+    call = tf.function(lambda x: tf.nest.flatten(inner(x, training=False)))
+    return LocalFeatures(tuple(maps), side, call)
 
 
 def patches(image: np.ndarray, count: int = _PATCHES) -> np.ndarray:
@@ -204,14 +157,7 @@ def local_clusters(
     return numbers[index].reshape(height, width), float(between)
 
 
-def measure(
-    context: EvaluationContext,
-    *,
-    kmeans_images: int,
-    kmeans_clusters: Sequence[int],
-    kmeans_scale: int,
-    seed: int,
-) -> Measurement:
+def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     """Clusters local features of random test images; no labels are needed.
 
     Returns:
@@ -223,12 +169,12 @@ def measure(
         context.subject.encoder,
         context.subject.image_size,
         context.subject.channels,
-        kmeans_scale,
+        SCALE,
     )
-    if inner.side != kmeans_scale * context.subject.image_size:
+    if inner.side != SCALE * context.subject.image_size:
         context.log(f"kmeans: the encoder only takes {inner.side} pixels")
     rows = view_embeddings.sample(
-        context.data.test.info.num_examples, kmeans_images, seed
+        context.data.test.info.num_examples, IMAGES, seed
     )
     sized = dataclasses.replace(context.images, side=inner.side)
     batches = sized.plain(context.data.test)
@@ -245,7 +191,7 @@ def measure(
     for number, image in enumerate(images):
         overlays: dict[str, dict[int, np.ndarray]] = {name: {} for name in maps}
         for name, features in maps.items():
-            for count in kmeans_clusters:
+            for count in CLUSTERS:
                 clusters, between = local_clusters(
                     features[number], count, seed, normalize=name != "pixels"
                 )
@@ -259,3 +205,10 @@ def measure(
         "plots": plots,
         "arrays": arrays,
     }
+
+
+def lacks_layers(context: EvaluationContext) -> str | None:
+    """Returns why `kmeans` has no inner layers to measure, or None."""
+    if isinstance(context.subject.encoder, tf.keras.Model):
+        return None
+    return f"an export has no layers: set {errors.arg('workdir')} to its run"

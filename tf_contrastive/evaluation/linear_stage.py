@@ -27,8 +27,7 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import Linear
 from tf_contrastive.evaluation import protocols
 from tf_contrastive.evaluation import report as reports
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.tensorboard import hparams
 
@@ -72,7 +71,7 @@ def run(
     options = Scoring(
         evaluation=Evaluation(
             workdir=workdir,
-            protocols=Linear.name,
+            protocols="linear",
             untrained=False,
             train_split=config.data.split,
             test_split=config.data.test_split,
@@ -85,8 +84,8 @@ def run(
         "step": saved.step,
         "train_split": config.data.split,
         "test_split": config.data.test_split,
-        "version": options.version_of(Linear.name),
-        "hyperparameters": options.hyperparameters(Linear.name),
+        "version": options.version_of("linear"),
+        "hyperparameters": options.hyperparameters("linear"),
     }
     stage = json.loads(json.dumps(identity))
     path = os.path.join(workdir, RESULT_FILE)
@@ -112,13 +111,13 @@ def run(
             cancellable=progress.interruptible,
             log=terminal.info,
         )
-        scores = protocols.run(context, [Linear.name])
+        scores = protocols.run(context, ["linear"])
     report = {
         "dataset": train.info.name,
         "train_split": config.data.split,
         "test_split": config.data.test_split,
         "step": saved.step,
-        "checksum": scores["checksum_after"],
+        "checksum": scores["checksum"],
         "results": scores["results"],
         "stage": stage,
     }
@@ -185,10 +184,12 @@ class Progress(classifiers.TrainingObserver):
         """Logs an epoch, and saves it if the last save was long ago."""
         self._epoch = done
         if self._is_chief:
-            self._summarize(metrics)
+            with self._writer.as_default(step=metrics["step"]):
+                for name in ("loss", "accuracy", "learning_rate"):
+                    tf.summary.scalar(f"linear/{name}", metrics[name])
+            self._writer.flush()
         epochs = self._stage["hyperparameters"]["epochs"]
-        is_last = done == epochs
-        if is_last or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
+        if done == epochs or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self._save()
             terminal.info(
                 f"linear stage: epoch {done}/{epochs}"
@@ -196,12 +197,6 @@ class Progress(classifiers.TrainingObserver):
                 f"  accuracy {metrics['accuracy']:.3f}"
             )
         self._end_if_interrupted()
-
-    def _summarize(self, metrics: dict[str, float]) -> None:
-        with self._writer.as_default(step=metrics["step"]):
-            for name in ("loss", "accuracy", "learning_rate"):
-                tf.summary.scalar(f"linear/{name}", metrics[name])
-        self._writer.flush()
 
     def interruptible(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yields `batches` until the run is to end."""

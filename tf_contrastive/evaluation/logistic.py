@@ -13,7 +13,7 @@ import numpy as np
 from scipy import optimize
 
 from tf_contrastive import classifiers
-from tf_contrastive.base.errors import UserError, unknown
+from tf_contrastive.base.errors import unknown
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Logistic
 from tf_contrastive.evaluation import classification, statistics
@@ -269,7 +269,7 @@ def logistic_regression(
     """
     if metric not in classification.METRICS:
         raise unknown("metric", metric, classification.METRICS)
-    score = classification.METRICS[metric].function
+    score = classification.METRICS[metric]
     train, labels, test = classifiers.check_train_and_test(
         train_embeddings, train_labels, test_embeddings
     )
@@ -280,11 +280,6 @@ def logistic_regression(
     else:
         held_out = np.unique(validation)
         fit_rows = np.setdiff1d(np.arange(len(labels)), held_out)
-    if not (held_out.size and fit_rows.size):
-        raise UserError(
-            f"validation names {held_out.size} of the {len(labels)} training"
-            " rows: name at least one, and leave at least one to fit on"
-        )
     path = path_of() if path is None else path
     fits = fit_path(
         Problem(train[fit_rows], index[fit_rows], len(classes)), path
@@ -337,7 +332,7 @@ def measure(
 ) -> Measurement:
     """The protocol `logistic`: see `logistic_regression` and `path_of`."""
     result = logistic_regression(
-        *context.labelled_embeddings(),
+        *context.labelled_embeddings,
         path=path_of(penalties, lowest_penalty, highest_penalty),
         validation=validation_fraction,
         seed=seed,

@@ -3,11 +3,10 @@
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
-from tf_contrastive.datasets.source import in_files
+from tf_contrastive.datasets.source import in_memory
 from tf_contrastive.evaluation.context import EvaluationContext
 
 
@@ -33,23 +32,14 @@ def source(
 def with_row_labels(source: datasets.Source) -> datasets.Source:
     """Returns the same examples, each with its row number as its label.
 
-    A shuffled example can then be matched with `tfds_source.label_sets`. The
-    source is of whole splits or slices of TFDS; each file occurs once.
+    A shuffled example can then be matched with `tfds_source.label_sets`. Their
+    encoded images are held in memory.
     """
-    files = source.files
-    if files is None:
-        raise ValueError(f"{source.info.name} is not read from files")
-    names = tf.constant(list(files.names))
-    # The row of each file's first record, if none were skipped.
-    firsts = np.cumsum([0, *files.counts[:-1]]) - np.asarray(files.skips)
-    firsts = tf.constant(firsts, tf.int64)
-
-    def read(name: tf.Tensor) -> tf.data.Dataset:
-        first = firsts[tf.argmax(tf.cast(names == name, tf.int32))]
-        records = files.read(name).enumerate(first)
-        return records.map(lambda row, record: record | {"label": row})
-
-    info = dataclasses.replace(
-        source.info, num_classes=source.info.num_examples, label_names=()
+    loaded = source.loaded()
+    count = source.info.num_examples
+    info = dataclasses.replace(source.info, num_classes=count, label_names=())
+    return in_memory(
+        {**(loaded.arrays or {}), "label": np.arange(count)},
+        source.decode,
+        info,
     )
-    return in_files(dataclasses.replace(files, read=read), source.decode, info)

@@ -2,12 +2,10 @@
 
 `contrastive`: find the other view of an image among other images. Chen et al.
 2020 (SimCLR), section 5.1 and table 5. `kl_bound`: a lower bound of a
-divergence by SINCERE's loss, and by SupCon's. Feeney and Hughes 2024, theorem
-11 and appendix H.
+divergence by SINCERE's loss. Feeney and Hughes 2024, theorem 11.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -15,13 +13,14 @@ import tensorflow as tf
 from tf_contrastive import classifiers, losses
 from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import Contrastive
 from tf_contrastive.evaluation import statistics, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
 
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
+# Images that are compared with one another: SimCLR's batch, and SINCERE's.
+TASK_BATCH, BOUND_BATCH = 4096, 512
 
 
 class ContrastiveAccuracy(TypedDict):
@@ -36,7 +35,7 @@ def contrastive_accuracy(
     projections: np.ndarray,
     temperature: float,
     *,
-    batch_size: int = Contrastive.contrastive_batch_size,
+    batch_size: int = TASK_BATCH,
     normalize: bool = True,
     seed: int = Evaluation.seed,
 ) -> ContrastiveAccuracy:
@@ -59,10 +58,6 @@ def contrastive_accuracy(
     if not temperature > 0:
         raise errors.UserError(
             f"{errors.arg('temperature', temperature)}: must be above 0"
-        )
-    if batch_size < 2:
-        raise errors.UserError(
-            f"{errors.arg('batch_size', batch_size)}: must be at least 2"
         )
     if normalize:
         z = view_embeddings.normalize_views(z)
@@ -95,7 +90,6 @@ def measure_task(
     context: EvaluationContext,
     *,
     view_examples: int,
-    contrastive_batch_size: int,
     seed: int,
 ) -> Measurement:
     """The protocol `contrastive`, on two views of test images.
@@ -111,11 +105,10 @@ def measure_task(
     task = contrastive_accuracy(
         z,
         temperature,
-        batch_size=contrastive_batch_size,
         normalize=normalize,
         seed=seed,
     )
-    batches = -(-len(z) // contrastive_batch_size)
+    batches = -(-len(z) // TASK_BATCH)
     return {
         "metrics": {
             "contrastive_accuracy": task["accuracy"],
@@ -139,87 +132,48 @@ def kl_lower_bound(
     temperature: float,
     *,
     normalize: bool = True,
-    loss: str = "sincere",
 ) -> float:
     """Lower bound, in nats, of the symmetric divergence of classes and noise.
 
-    The mean over anchors i that have positives P(i) and negatives N(i) in the
-    batch. With `loss="sincere"` (theorem 11) of
-
-      ln |N(i)| - L_i,
-
-    L_i SINCERE's loss. (The authors' code adds 1 to |N|; the theorem does not.)
-    With `loss="supcon"` (equation 43, solved for the divergence) of
-
-      (|N| + |P| - 1) / |N| * (ln(|N| + |P| - 1) - L_i),
-
-    L_i SupCon's loss; equal for |P| = 1. Equation 43 takes the density ratio
-    for the minimizer of SupCon's loss, which it is not in general: this bound
-    is not proven.
+    The mean of ln |N(i)| - L_i, L_i SINCERE's loss, over anchors i that have
+    positives and negatives N(i) in the batch. (The authors' code adds 1 to |N|;
+    the theorem does not.)
 
     Projections are float [B, V, P] of one batch of held-out images, all
     compared with all, l2-normalized with `normalize`; labels are int [B].
 
-    Feeney and Hughes 2024 (SINCERE), theorem 11 and appendix H.
+    Feeney and Hughes 2024 (SINCERE), theorem 11.
     """
     z = view_embeddings.check_views(projections, 1, views=1)
     if not temperature > 0:
         raise errors.UserError(
             f"{errors.arg('temperature', temperature)}: must be above 0"
         )
-    if loss not in _BOUNDS:
-        raise errors.unknown("loss", loss, _BOUNDS)
     labels = classifiers.check_labels("labels", labels, z)
-    anchors = _anchors(z, labels, temperature, normalize)
-    if not anchors.negatives.size:
+    negatives, values = _anchors(z, labels, temperature, normalize)
+    if not negatives.size:
         raise errors.UserError(
             "no image has both a positive and a negative in the batch: pass at"
             " least two classes, and two views or two images of one class"
         )
-    return float(_BOUNDS[loss](anchors).mean())
-
-
-class _Anchors(NamedTuple):
-    """Anchors that have positives and negatives, each [k]."""
-
-    positives: np.ndarray  # Their number, |P|.
-    negatives: np.ndarray  # Their number, |N|.
-    sincere: np.ndarray  # The losses.
-    supcon: np.ndarray
-
-
-def _supcon_bound(anchors: _Anchors) -> np.ndarray:
-    others = anchors.negatives + anchors.positives - 1
-    return others / anchors.negatives * (np.log(others) - anchors.supcon)
-
-
-# Loss -> the bound of each anchor.
-_BOUNDS: dict[str, Callable[[_Anchors], np.ndarray]] = {
-    "sincere": lambda a: np.log(a.negatives) - a.sincere,
-    "supcon": _supcon_bound,
-}
+    return float((np.log(negatives) - values).mean())
 
 
 def _anchors(
     z: np.ndarray, labels: np.ndarray, temperature: float, normalize: bool
-) -> _Anchors:
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (|N|, SINCERE's loss) of anchors with positives and negatives."""
     views = z.shape[1]
     _, index, counts = np.unique(
         labels, return_inverse=True, return_counts=True
     )
-    positives = views * counts[index] - 1
     negatives = views * (len(labels) - counts[index])
-    counted = (positives > 0) & (negatives > 0)
-
-    def of_anchors(name: str) -> np.ndarray:
-        loss = losses.build(name, temperature=temperature, normalize=normalize)
-        values = loss.per_anchor(tf.constant(z, tf.float32), labels).numpy()
-        return values[counted].astype(np.float64).ravel()
-
-    return _Anchors(
-        np.repeat(positives[counted], views),
+    counted = (views * counts[index] > 1) & (negatives > 0)
+    loss = losses.build("sincere", temperature=temperature, normalize=normalize)
+    values = loss.per_anchor(tf.constant(z, tf.float32), labels).numpy()
+    return (
         np.repeat(negatives[counted], views),
-        *map(of_anchors, _BOUNDS),
+        values[counted].astype(np.float64).ravel(),
     )
 
 
@@ -227,7 +181,6 @@ def measure_kl(
     context: EvaluationContext,
     *,
     view_examples: int,
-    kl_batch_size: int,
     seed: int,
 ) -> Measurement:
     """The protocol `kl_bound`, on two views of test images.
@@ -235,7 +188,6 @@ def measure_kl(
     Returns:
       Metrics "kl_lower_bound" and "sincere_loss" (nats, means over anchors),
       "upper_bound" (mean ln |N|, which "kl_lower_bound" cannot exceed),
-      "supcon_kl_lower_bound" and "supcon_loss" (see `kl_lower_bound`),
       "temperature", "images". If no batch has two images of one class and one
       of another, only "kl_lower_bound": None.
     """
@@ -245,30 +197,22 @@ def measure_kl(
     order = np.random.RandomState(seed % 2**32).permutation(len(labels))
     parts = [
         _anchors(z[rows], labels[rows].astype(np.int64), temperature, normalize)
-        for rows in np.array_split(order, -(-len(order) // kl_batch_size))
+        for rows in np.array_split(order, -(-len(order) // BOUND_BATCH))
     ]
-    anchors = _Anchors(*map(np.concatenate, zip(*parts, strict=True)))
-    if not anchors.negatives.size:
+    negatives, values = map(np.concatenate, zip(*parts, strict=True))
+    if not negatives.size:
         context.log(
-            f"kl_bound: no batch of {kl_batch_size} images of"
+            f"kl_bound: no batch of {BOUND_BATCH} images of"
             f" {context.data.test.info.name} has two classes: no bound"
         )
         return {"metrics": {"kl_lower_bound": None}}
-    bounds = {name: bound(anchors).mean() for name, bound in _BOUNDS.items()}
+    upper = np.log(negatives)
     return {
         "metrics": {
-            "kl_lower_bound": float(bounds["sincere"]),
-            "sincere_loss": float(anchors.sincere.mean()),
-            "upper_bound": float(np.log(anchors.negatives).mean()),
-            "supcon_kl_lower_bound": float(bounds["supcon"]),
-            "supcon_loss": float(anchors.supcon.mean()),
+            "kl_lower_bound": float((upper - values).mean()),
+            "sincere_loss": float(values.mean()),
+            "upper_bound": float(upper.mean()),
             "temperature": temperature,
             "images": len(labels),
         }
     }
-
-
-def lacks_classes(context: EvaluationContext) -> str | None:
-    """Returns which data have no classes for `kl_bound` to tell apart."""
-    info = context.data.test.info
-    return f"{info.name} has only one class" if info.num_classes == 1 else None

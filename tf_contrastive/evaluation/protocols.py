@@ -18,8 +18,10 @@ from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement, result_row
 
+# Takes the rows of a protocol, or of some of its variants, their measurements,
+# and the checksum of the encoder.
 Recorder = Callable[
-    [EvaluationContext, list[dict[str, Any]], list[Measurement]], None
+    [EvaluationContext, list[dict[str, Any]], list[Measurement], str], None
 ]
 
 
@@ -79,7 +81,7 @@ def missing(name: str, context: EvaluationContext) -> str | None:
 
 def measure(
     context: EvaluationContext, name: str, **hyperparameters: Any
-) -> Measurement | Iterator[tuple[str, Measurement]]:
+) -> Any:
     """Measures by one protocol; see `ProtocolDeclaration.implementation`."""
     return _load(PROTOCOLS[name].implementation)(context, **hyperparameters)
 
@@ -94,7 +96,7 @@ def run(
     context: EvaluationContext,
     names: Iterable[str] = tuple(PROTOCOLS),
     *,
-    record: Recorder = lambda context, rows, parts: None,
+    record: Recorder = lambda context, rows, parts, checksum: None,
 ) -> dict[str, Any]:
     """Measures a frozen encoder by each of the protocols, or by "all".
 
@@ -107,7 +109,7 @@ def run(
       "top1_interval", "top5", "top5_interval" (95 %, by a bootstrap; None
       without one), "metrics", "dataset" (if it is another), "examples"
       (scored), "seconds"}, ...], "left_out": {protocol: what is missing},
-      "checksum_before", "checksum_after": of the encoder, equal}.
+      "checksum": of the encoder, before and after}.
 
     Raises:
       UserError: for an unknown protocol, missing data, no images, or NaN.
@@ -128,46 +130,45 @@ def run(
             "hyperparameters": options.recorded(name),
         }
         begin = start = time.monotonic()
-        try:
-            for parts in _parts(context, name):
-                seconds = (time.monotonic() - start) / len(parts)
-                after = embedding.checksum(context.subject.encoder)
-                if after != before:
-                    raise RuntimeError(
-                        "the encoder changed while it was evaluated"
-                        f" ({before[:12]} -> {after[:12]}, protocol {name}):"
-                        " its results are invalid"
-                    )
-                rows = [
-                    result_row(
-                        context, facts | {"variant": variant}, part, seconds
-                    )
-                    for variant, part in parts.items()
-                ]
-                results += rows
-                record(context, rows, list(parts.values()))
-                start = time.monotonic()
-        except errors.DivergedError as error:
-            diverged.append(f"{name}: {error.marked}")
+        for parts in _parts(context, name):
+            if isinstance(parts, errors.DivergedError):
+                diverged.append(f"{name}: {parts.marked}")
+                continue
+            seconds = (time.monotonic() - start) / len(parts)
+            after = embedding.checksum(context.subject.encoder)
+            if after != before:
+                raise RuntimeError(
+                    "the encoder changed while it was evaluated"
+                    f" ({before[:12]} -> {after[:12]}, protocol {name}):"
+                    " its results are invalid"
+                )
+            rows = [
+                result_row(context, facts | {"variant": variant}, part, seconds)
+                for variant, part in parts.items()
+            ]
+            results += rows
+            record(context, rows, list(parts.values()), before)
+            start = time.monotonic()
         seconds = time.monotonic() - begin
         context.log(f"{context.subject.name} encoder, {name}: {seconds:.1f} s")
     if diverged:
         raise errors.DivergedError("; ".join(diverged))
-    return {
-        "results": results,
-        "left_out": left_out,
-        "checksum_before": before,
-        "checksum_after": before,
-    }
+    return {"results": results, "left_out": left_out, "checksum": before}
 
 
 def _parts(
     context: EvaluationContext, name: str
-) -> Iterator[dict[str, Measurement]]:
+) -> Iterator[dict[str, Measurement] | errors.DivergedError]:
     """Yields a protocol's measurements by variant, as they come."""
-    measured = measure(context, name, **context.options.hyperparameters(name))
-    if isinstance(measured, Iterator):
+    try:
+        measured = measure(
+            context, name, **context.options.hyperparameters(name)
+        )
+        if not isinstance(measured, Iterator):
+            yield measured.get("parts", {"": measured})
+            return
         for variant, part in measured:
-            yield {variant: part}
-    else:
-        yield measured.get("parts", {"": measured})
+            is_lost = isinstance(part, errors.DivergedError)
+            yield part if is_lost else {variant: part}
+    except errors.DivergedError as error:
+        yield error

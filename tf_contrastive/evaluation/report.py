@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, embedding, tensorboard
+from tf_contrastive import checkpoints, tensorboard
 from tf_contrastive.base import files, terminal
 from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation
@@ -50,20 +50,6 @@ KEYS = ("step", "dataset", "train_split", "test_split")
 _DEFAULTS = checks.split_list(Evaluation.protocols)
 
 
-def _is_metrics(value: Any) -> bool:
-    """Whether intervals in metrics are pairs, or lists of pairs."""
-    if not isinstance(value, dict):
-        return False
-    intervals: list[Any] = []
-    for key, item in value.items():
-        if key.endswith("_interval"):
-            # Of a list of numbers, such as one per severity: one for each.
-            is_list = isinstance(value.get(key.removesuffix("_interval")), list)
-            many = is_list and isinstance(item, list)
-            intervals += item if many else [item]
-    return all(map(files.is_interval_or_none, intervals))
-
-
 # The forms that readers of the file rely on.
 ROW_FORM = {
     "encoder": str,
@@ -76,7 +62,7 @@ ROW_FORM = {
     "top5_interval": files.is_interval_or_none,
     "examples": int,
     "seconds": (int, float),
-    "metrics": _is_metrics,
+    "metrics": dict,
 }
 _FORM = {
     "results": [ROW_FORM],
@@ -154,19 +140,21 @@ def _scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
     return context.labels("test") if labels is None else labels
 
 
+def _is_own(part: Measurement) -> bool:
+    """Whether there is an answer to each image of the test split."""
+    return "predictions" in part and not {"labels", "dataset"} & {*part}
+
+
 def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
     """Returns accuracies by class, and their mean, if each answer is known."""
-    if "predictions" not in part or "correct" not in part:
+    if "predictions" not in part:
         return {}
     labels = _scored_labels(context, part)
     classes, index = np.unique(labels, return_inverse=True)
     hits = np.bincount(index, part["correct"], minlength=len(classes))
     accuracies = np.full([classes.max() + 1], np.nan)
     accuracies[classes] = hits / np.bincount(index)
-    return {
-        _BALANCED: float(np.nanmean(accuracies)),
-        _BY_CLASS: accuracies,
-    }
+    return {_BALANCED: float(np.nanmean(accuracies)), _BY_CLASS: accuracies}
 
 
 def row_name(row: Mapping[str, Any]) -> str:
@@ -202,7 +190,7 @@ class Report:
       rows: the results, see `result_row`.
       left_out: protocol -> what it lacks.
       checksum: of the encoder.
-      baseline: report whose results of an untrained encoder are repeated.
+      repeated: results of a random encoder, which the baseline has.
     """
 
     def __init__(
@@ -226,12 +214,15 @@ class Report:
         self._folder = folder
         self._facts = dict(facts)
         self._seen = seen
-        self.baseline = baseline
+        self.repeated: list[dict[str, Any]] = []
         # Encoder and protocol -> the answers of its last variant.
         self._answers: dict[tuple[str, str], _Answers] = {}
         self._majority: _Answers | None = None
         if baseline:
-            self._answers |= {
+            self.repeated = [
+                row for row in baseline.rows if row["encoder"] == "untrained"
+            ]
+            self._answers = {
                 key: answers
                 for key, answers in baseline._answers.items()
                 if key[0] == "untrained"
@@ -250,26 +241,12 @@ class Report:
         events = os.path.join(self._folder, tensorboard.EVENTS, FOLDER)
         return tf.summary.create_file_writer(events)
 
-    @property
-    def protocols(self) -> dict[str, Any]:
-        """The protocols of the rows: "NAME@VERSION" -> hyperparameters."""
-        return _protocols(self.rows)
-
-    def content(self) -> dict[str, Any]:
-        """Returns what `evaluation.json` holds besides the history."""
-        return {
-            **self._facts,
-            "checksum": self.checksum,
-            "seen": self._seen,
-            "left_out": self.left_out,
-            "results": self.rows,
-        }
-
     def add(
         self,
         context: EvaluationContext,
         rows: list[dict[str, Any]],
         parts: list[Measurement],
+        checksum: str,
     ) -> None:
         """Adds and writes rows of one protocol, and their measurements.
 
@@ -279,8 +256,6 @@ class Report:
         self.rows += rows
         for row, part in zip(rows, parts, strict=True):
             self._add_answers(context, row, part)
-        # On all workers, since they read variables together.
-        checksum = embedding.checksum(context.subject.encoder)
         if self._folder:
             images = self._save(self._folder, context, rows, parts, checksum)
             self._summarize(self._folder, context, rows, images)
@@ -288,23 +263,21 @@ class Report:
 
     def finish(self) -> None:
         """Adds the results of the baseline, and writes the whole report."""
-        if self.baseline:
-            self.rows += [
-                row
-                for row in self.baseline.rows
-                if row["encoder"] == "untrained"
-            ]
-        if self.rows:
-            self.write()
+        self.rows += self.repeated
+        self.write()
 
     def write(self, *, finished: bool = True, unfinished: str = "") -> None:
-        """Writes `evaluation.json`, if there is a folder; see `write`."""
-        if self._folder:
+        """Writes `evaluation.json`, if there are results and a folder."""
+        if self._folder and self.rows:
+            content = {
+                **self._facts,
+                "checksum": self.checksum,
+                "seen": self._seen,
+                "left_out": self.left_out,
+                "results": self.rows,
+            }
             write(
-                self._folder,
-                self.content(),
-                finished=finished,
-                unfinished=unfinished,
+                self._folder, content, finished=finished, unfinished=unfinished
             )
 
     # ---- Files ----
@@ -337,7 +310,6 @@ class Report:
             for name, figure in drawn.items():
                 plot = "-".join(filter(None, (variant, name)))
                 images[plot] = figures.png(figure, _DOTS_PER_INCH)
-                figure.clear()
         base = os.path.join(folder, FOLDER, "-".join(current))
         stream = io.BytesIO()
         about: dict[str, Any] = {ABOUT: json.dumps(self._about)}
@@ -427,18 +399,13 @@ class Report:
         self, context: EvaluationContext, row: dict[str, Any], part: Measurement
     ) -> None:
         """Remembers the answers on the test split; the last variant counts."""
-        if not {"predictions", "correct"} <= {*part}:
-            return
-        if {"labels", "dataset"} & {*part}:
+        if not _is_own(part):
             return
         key = context.subject.name, row["protocol"]
-        self._answers[key] = _Answers(
-            row_name(row), np.asarray(part["correct"])
-        )
+        self._answers[key] = _Answers(row_name(row), part["correct"])
         if self._majority is None:
-            info = context.data.train.info
             label = int(np.bincount(context.labels("train")).argmax())
-            names = info.label_names
+            names = context.data.train.info.label_names
             name = names[label] if names else f"class {label}"
             hits = context.labels("test") == label
             self._majority = _Answers(f'always "{name}"', hits)
@@ -449,45 +416,37 @@ class Report:
         It is compared with an untrained one, and with the most frequent class
         of train as the only answer.
         """
-        trained = {
-            protocol: answers
-            for (encoder, protocol), answers in self._answers.items()
-            if encoder == "trained"
-        }
-        names = [n for n in _DEFAULTS[::-1] if n in trained] or [*trained]
+        measured = [name for of, name in self._answers if of == "trained"]
+        names = [n for n in _DEFAULTS[::-1] if n in measured] or measured
         if not names or self._majority is None:
             return ""
-        name, correct = trained[names[0]]
+        name, correct = self._answers["trained", names[0]]
         others = [self._majority]
         untrained = self._answers.get(("untrained", names[0]))
         if untrained and untrained.name == name:
             others.insert(0, untrained._replace(name="untrained"))
-        clauses = [_clause(correct, other) for other in others]
+        clauses = []
+        for other in others:
+            tested = statistics.compare(correct, other.correct)
+            tied = tested["verdict"] == "tied"
+            clauses.append(
+                f"{'tied with' if tied else tested['verdict'] + ' than'}"
+                f" {other.name} {other.correct.mean():.4f}"
+                f" ({tested['difference']:+.4f}, 95 %"
+                f" {tested['low']:+.4f}..{tested['high']:+.4f},"
+                f" p = {tested['p_value']:.4f})"
+            )
         return (
             f"trained encoder, {name} {correct.mean():.4f}:"
             f" {', and '.join(clauses)}, by McNemar's test"
         )
 
 
-def _clause(correct: np.ndarray, other: _Answers) -> str:
-    tested = statistics.compare(correct, other.correct)
-    verdict, p_value = tested["verdict"], tested["p_value"]
-    than = "tied with" if verdict == "tied" else f"{verdict} than"
-    p = "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.4f}"
-    return (
-        f"{than} {other.name} {other.correct.mean():.4f}"
-        f" ({tested['difference']:+.4f}, 95 %"
-        f" {tested['low']:+.4f}..{tested['high']:+.4f}, {p})"
-    )
-
-
 def _confusion(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
     """Draws how a result confuses the classes of test, if they are few."""
     info = context.data.test.info
     classes = info.num_classes or 0
-    if "predictions" not in part or {"labels", "dataset"} & {*part}:
-        return {}
-    if classes > _MAX_CONFUSED:
+    if not _is_own(part) or classes > _MAX_CONFUSED:
         return {}
     names = info.label_names or [str(i) for i in range(classes)]
     labels = context.labels("test")

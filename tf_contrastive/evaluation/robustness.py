@@ -71,7 +71,6 @@ def measure(
     classifier: str,
     corruptions: Sequence[str],
     examples: int,
-    bins: int,
     linear: dict[str, Any],
     seed: int,
     k: int,
@@ -81,17 +80,10 @@ def measure(
 
     Hyperparameters are those of `config.protocols.Robustness`, `linear`,
     options of `classification.fit_linear`, and `neighbors`, of
-    `classifiers.knn`.
-
-    Returns:
-      "top1", the mean accuracy over corruptions and severities, "correct", each
-      image's, and the metrics "clean_top1" and "accuracy" by severity, "ece" by
-      severity (means over corruptions), "ece_clean", "mean_error" (percent),
-      "mce" and "relative_mce" (percent, relative to AlexNet; None on other data
-      than ImageNet), "error_CORRUPTION" by severity, the "classifier", and the
-      names of the corruptions that were "prepared" and "generated"; the
-      "stand_ins" among the latter are not the published ones. Neighbours have
-      no "ece", but their number, "neighbors".
+    `classifiers.knn`. Lists among the metrics are by severity, and means over
+    corruptions; mean_error, mce and relative_mce are in percent, the latter
+    relative to AlexNet (None on other data than ImageNet). Neighbours have no
+    confidences.
     """
     if classifier == "auto":
         has_head = not classification.lacks_head(context)
@@ -149,7 +141,7 @@ def measure(
         "resolved": {"prepared": sorted(prepared)},
     }
     if clean.confidences.size:
-        _add_calibration(measurement, clean, table, bins)
+        _add_calibration(measurement, clean, table)
     else:
         measurement["metrics"]["neighbors"] = k
     return measurement
@@ -187,17 +179,16 @@ def _add_calibration(
     measurement: Measurement,
     clean: _Predictions,
     table: Sequence[Sequence[_Predictions]],
-    bins: int,
 ) -> None:
     """Adds calibration errors and a diagram; the table is by corruption."""
     reliability = classification_metrics.reliability
     error = classification_metrics.calibration_error
-    panels = {"clean": reliability(*clean, bins)}
+    panels = {"clean": reliability(*clean)}
     for place in (0, -1):
         joined = _joined([row[place] for row in table])
         title = f"severity {SEVERITIES[place]}"
-        panels[title] = reliability(*joined, bins)
-    ece = np.array([[error(reliability(*p, bins)) for p in r] for r in table])
+        panels[title] = reliability(*joined)
+    ece = np.array([[error(reliability(*p)) for p in r] for r in table])
     measurement["arrays"]["ece"] = ece
     measurement["metrics"] |= {
         "ece_clean": error(panels["clean"]),
@@ -242,12 +233,8 @@ def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
 
 def lacks_classifier(context: EvaluationContext) -> str | None:
     """Returns why `robustness` has no classifier to score, or None."""
-    options = context.options.robustness
-    if options.classifier == "head":
+    if context.options.robustness.classifier == "head":
         return classification.lacks_head(context)
-    if options.classifier == "knn":
-        name = "robustness_k"
-        return classification.lacks_neighbors(context, name, options.k)
     return None
 
 

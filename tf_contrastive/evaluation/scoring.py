@@ -1,36 +1,29 @@
-"""What `evaluate` scores, on which data: a run's encoder, or an export's."""
+"""What `evaluate` scores, on which data: a run's encoder, or an export's.
+
+`open_setting` opens the data once; `score` measures one encoder on them, and
+prints and writes its report.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    distribution,
-    embedding,
-    exporting,
-)
+from tf_contrastive import checkpoints, datasets, distribution, embedding
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import checks, fields
 from tf_contrastive.config.data import Data as DataOptions
 from tf_contrastive.config.data import Reading, check_pod, inherited
-from tf_contrastive.config.evaluate import Evaluation, Scoring, resolve_splits
-from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import protocols
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation import protocols, seen_images
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.report import Report, check_writable
 from tf_contrastive.evaluation.subject import Subject
 
 # Of data that have no test split.
 _TEST_FRACTION = 0.2
-# A run that made an encoder, and the images that it was trained on.
-Training = tuple[Pretrain, datasets.Source]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +41,7 @@ class Setting:
     options: Scoring
     data: Data
     strategy: tf.distribute.Strategy
-    trainings: Sequence[Training]
+    trainings: Sequence[seen_images.Training]
     seen: str
 
     @property
@@ -59,7 +52,7 @@ class Setting:
             return None
         return evaluation.output_dir or evaluation.workdir or None
 
-    def facts(self, step: int | None) -> dict[str, Any]:
+    def facts(self, step: int | None) -> dict[str, object]:
         """Returns what identifies the results of a checkpoint."""
         evaluation = self.options.evaluation
         return {
@@ -75,24 +68,15 @@ class Setting:
     ) -> Report:
         """Returns an empty report of a checkpoint, or of the export.
 
-        With a `baseline`, an earlier report of the run, its results of a random
-        encoder are used.
+        The results of a random encoder in an earlier one, `baseline`, are
+        repeated.
         """
         facts = self.facts(run.step if run else None)
         return Report(self.folder, facts, self.seen, baseline)
 
-    @property
-    def bad_images(self) -> Iterator[str]:
-        """Names of images that could not be read."""
-        for source in (self.data.train, self.data.test):
-            yield from source.info.bad_images
-
 
 def score(
-    setting: Setting,
-    run: checkpoints.Run | None,
-    report: Report,
-    cancellable: Callable[[Iterable], Iterable] = iter,
+    setting: Setting, run: checkpoints.Run | None, report: Report
 ) -> None:
     """Scores an encoder, prints the results and writes them.
 
@@ -100,7 +84,6 @@ def score(
       setting: the options and data.
       run: the run at a checkpoint; None: the export.
       report: `setting.report(run)`, which gets the results.
-      cancellable: wraps iterables of images.
 
     Raises:
       DivergedError: at the end, if the training of some results diverged.
@@ -116,18 +99,16 @@ def score(
     )
     names = checks.split_list(evaluation.protocols)
     diverged: list[str] = []
-    for subject in _subjects(setting, run, report.baseline is None):
+    for subject in _subjects(setting, run, not report.repeated):
         context = EvaluationContext(
             subject,
             setting.data,
             setting.options,
-            cancellable=cancellable,
             trainings=setting.trainings if subject.name == "trained" else (),
             log=terminal.info,
         )
         if not report.checksum:
-            selected, report.left_out = protocols.select(context, names)
-            _suggest_small_scale(selected, evaluation)
+            _, report.left_out = protocols.select(context, names)
             if setting.folder:
                 # Before the work, rather than after it.
                 check_writable(setting.folder)
@@ -136,8 +117,7 @@ def score(
             protocols.run(context, names, record=report.add)
         except errors.DivergedError as error:
             diverged.append(f"{subject.name} encoder, {error.marked}")
-        if report.rows:
-            report.write(finished=False)
+        report.write(finished=False)
     report.finish()
     if report.rows and distribution.is_chief(setting.strategy):
         if run:
@@ -151,28 +131,13 @@ def _subjects(
     setting: Setting, run: checkpoints.Run | None, with_untrained: bool
 ) -> Iterator[Subject]:
     """Yields the encoders to score, one at a time."""
-    evaluation, on = setting.options.evaluation, {"strategy": setting.strategy}
-    if run:
-        yield Subject.of_run(run, **on)
-        if evaluation.untrained and with_untrained:
-            yield Subject.of_run(run, trained=False, **on)
+    evaluation, strategy = setting.options.evaluation, setting.strategy
+    if run is None:
+        yield Subject.of_export(evaluation.saved_model, strategy=strategy)
         return
-    yield Subject.of_export(evaluation.saved_model, **on)
-    if evaluation.untrained:
-        terminal.info("no untrained baseline: only a run (--workdir) has one")
-
-
-def _suggest_small_scale(names: Iterable[str], evaluation: Evaluation) -> None:
-    """Logs which protocols take long without an accelerator."""
-    if evaluation.scale == "cpu" or any(
-        tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
-    ):
-        return
-    if slow := [name for name in names if PROTOCOLS[name].cpu]:
-        terminal.info(
-            f"no accelerator: {', '.join(slow)} at the papers' scale may take"
-            " long; --scale=cpu has versions for CPUs"
-        )
+    yield Subject.of_run(run, strategy=strategy)
+    if evaluation.untrained and with_untrained:
+        yield Subject.of_run(run, trained=False, strategy=strategy)
 
 
 # ---- Data --------------------------------------------------------------------
@@ -186,7 +151,7 @@ def open_setting(
     """Opens the splits of a run, or of an export; checks that they match.
 
     Raises:
-      UserError: for data that cannot be scored, see `check_seen`.
+      UserError: for data that cannot be scored, see `seen_images.check`.
     """
     options = resolve_splits(options, run.config.data if run else None)
     evaluation, reading = options.evaluation, options.reading
@@ -225,20 +190,22 @@ def open_setting(
     if train.info.has_labels and test.info.has_labels:
         info = datasets.check_scorable(train.info, test.info)
         test = dataclasses.replace(test, info=info)
-    trainings = _trainings(options, run, open_source)
     names = checks.split_list(evaluation.protocols)
-    names = [*PROTOCOLS] if "all" in names else names
+    wanted = [PROTOCOLS[x] for x in names if x != "all"]
+    wanted = [*PROTOCOLS.values()] if "all" in names else wanted
+    uses_labels = test.info.has_labels and any(x.needs_labels for x in wanted)
+    trainings = [*seen_images.trainings(options, run, open_source)]
     seen = ""
     for config, trained in trainings:
         is_held_out = (
             name == config.data.dataset
             and reading.test_fraction > config.reading.test_fraction
         )
-        text = check_seen(config, trained, test, names, is_held_out)
-        if text:
+        refuse = uses_labels and not is_held_out
+        if text := seen_images.check(config, trained, test, refuse):
             terminal.warning(text)
-        seen = text or seen
-    if any(PROTOCOLS[name].learns for name in names):
+            seen = text
+    if any(protocol.learns for protocol in wanted):
         splits = "train_split", "test_split"
         if warning := datasets.check_disjoint(train, test, *splits):
             terminal.warning(warning)
@@ -251,89 +218,3 @@ def _source(
     return datasets.source(
         name, split, data_dir=data_dir or None, reading=reading
     )
-
-
-def _trainings(
-    options: Scoring,
-    run: checkpoints.Run | None,
-    open_source: Callable[..., datasets.Source],
-) -> list[Training]:
-    """Returns the runs that made an encoder, with their images if here."""
-    evaluation, data_dir = options.evaluation, options.evaluation.data_dir
-    if run:
-        makers = [*exporting.makers(run.config)]
-        data_dir = data_dir or run.config.data.data_dir
-    else:
-        makers = [*exporting.makers_of_export(evaluation.saved_model)]
-    trainings = []
-    for maker in makers:
-        is_own = evaluation.dataset in ("", maker.data.dataset)
-        reading = maker.reading
-        if is_own:
-            reading = dataclasses.replace(
-                inherited(options.reading, reading),
-                test_fraction=reading.test_fraction,
-            )
-        try:
-            source = open_source(
-                maker.data.dataset,
-                maker.data.split,
-                data_dir if is_own else maker.data.data_dir,
-                reading,
-            )
-            trainings.append((maker, source))
-        except errors.UserError as error:
-            terminal.info(
-                "the images to score are not compared with those that the"
-                f" encoder was trained on: {error}"
-            )
-    if not makers:
-        terminal.info(
-            f"{evaluation.saved_model} does not say what it was trained on: the"
-            " images to score are not compared with those"
-        )
-    return trainings
-
-
-def check_seen(
-    run: Pretrain,
-    trained: datasets.Source,
-    test: datasets.Source,
-    protocols: Iterable[str],
-    is_held_out: bool,
-) -> str:
-    """Says which images to score the encoder was trained on, if any.
-
-    Images that it has seen without labels are not refused, since papers on
-    self-supervised learning pretrain on them, too.
-
-    Args:
-      run: of the encoder.
-      trained: the images that it was trained on.
-      test: to score.
-      protocols: that score them.
-      is_held_out: whether there were no others to score, so that they were
-        held out of the run's images after it.
-
-    Raises:
-      UserError: if the encoder was trained on their labels, which protocols
-        compare with its features, and there are others.
-    """
-    labelled = run.loss.needs_labels
-    seen = datasets.find_seen(trained, test, labelled)
-    scored = test.info.has_labels and any(
-        PROTOCOLS[name].needs_labels for name in protocols
-    )
-    if seen.are_known and scored and not is_held_out:
-        ours, theirs = trained.info.split, test.info.split
-        covers = seen.number == trained.info.num_examples
-        _, others = datasets.apart(ours, theirs, covers)
-        how = "without them"
-        if others and trained.info.name == test.info.name:
-            how = f"with {errors.arg('split', others)}"
-        raise errors.UserError(
-            f"{test.info.name}: {errors.arg('test_split', theirs)}:"
-            f" {seen.text}: set another {errors.arg('test_split')}, or repeat"
-            f" pretrain {how}"
-        )
-    return seen.text

@@ -136,15 +136,9 @@ def measure(context: EvaluationContext) -> Measurement:
     """The protocol `separation`, of the embeddings h and the projections z.
 
     The paper measures the space in which the loss compares images, which is z;
-    users of an encoder get h.
-
-    Returns:
-      Metrics "margin" (mean over classes), "margin_per_class",
-      "margin_of_medians" (|median - median| over all test images, as the
-      authors' code computes it), "target_median", "noise_median"; a plot of
-      histograms for all classes and for each; with a projection head, the same
-      for z as "projection_margin" and so on. If train has one class only, or
-      none of test's classes, there is only "margin": None.
+    users of an encoder get h. "margin_of_medians" is |median - median| over all
+    test images, as the authors' code computes it. If train has one class only,
+    or none of test's classes, there is only "margin": None.
     """
     train_labels = context.labels("train")
     labels = context.labels("test")

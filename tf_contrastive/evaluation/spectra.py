@@ -29,10 +29,6 @@ def spectrum(weights: np.ndarray) -> dict[str, Any]:
       values)}.
     """
     w = np.asarray(weights, np.float64)
-    if not np.isfinite(w).all():
-        raise errors.UserError(
-            "weights hold NaN or infinity: look for a diverged run"
-        )
     singular = np.linalg.svd(w, compute_uv=False)
     eigenvalues = None
     if w.shape[0] == w.shape[1]:

@@ -12,7 +12,6 @@ from tf_contrastive import checkpoints, exporting
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.embedding import Embedder
-from tf_contrastive.evaluation.data import NO_IMAGE
 from tf_contrastive.evaluation.images import Batches, SharedBatches
 
 
@@ -33,7 +32,7 @@ class Subject:
     # h [n, D] -> logits [n, C] of the run's own classifier, if it has one.
     classifier: Any = None
     # Trained -> a new encoder of the same kind that may be changed, with the
-    # trained weights or (False) random ones, or None.
+    # trained weights or (False, of a run) random ones.
     make_encoder: Callable[[bool], Any] | None = None
     # Its replicas, of all hosts, share the images.
     strategy: tf.distribute.Strategy = dataclasses.field(
@@ -93,9 +92,7 @@ class Subject:
         return cls(
             encoder,
             projection=projection,
-            make_encoder=lambda trained: (
-                exporting.load(path) if trained else None
-            ),
+            make_encoder=lambda trained: exporting.load(path),
             strategy=strategy,
         )
 
@@ -114,11 +111,6 @@ class Subject:
         """Number D of the encoder's features."""
         return exporting.num_features(self.encoder)
 
-    @property
-    def num_replicas(self) -> int:
-        """Replicas that share the images."""
-        return self.strategy.num_replicas_in_sync
-
     def new_encoder(self, trained: bool = True) -> Any:
         """Makes a new encoder of the same kind, which may be changed.
 
@@ -127,17 +119,14 @@ class Subject:
         `trainable_variables`, made in the strategy's scope. Raises `UserError`
         if there is no way to make one (an export has no random weights).
         """
-        encoder = None
-        if self.make_encoder is not None:
-            with self.strategy.scope():
-                encoder = self.make_encoder(trained)
-        if encoder is None:
+        if self.make_encoder is None or not self.has_new_encoder(trained):
             kind = "trainable" if trained else "random"
             raise errors.UserError(
                 f"this encoder has no {kind} copy: set {errors.arg('workdir')}"
                 " to a run"
             )
-        return encoder
+        with self.strategy.scope():
+            return self.make_encoder(trained)
 
     def has_new_encoder(self, trained: bool = True) -> bool:
         """Whether `new_encoder` can make such an encoder."""
@@ -148,13 +137,9 @@ class Subject:
     def embed(self, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
         """Embeds batches of (images [b, S, S, K], labels [b]).
 
-        Returns (h float32 [n, D], labels int32 [n]). Raises `UserError` if
-        there is no image.
+        Returns (h float32 [n, D], labels int32 [n]).
         """
-        parts = list(self.embed_batches(batches))
-        if not parts:
-            raise errors.UserError(NO_IMAGE)
-        h, labels = zip(*parts, strict=True)
+        h, labels = zip(*self.embed_batches(batches), strict=True)
         return np.concatenate(h), np.concatenate(labels)
 
     def embed_batches(
@@ -167,7 +152,7 @@ class Subject:
         """
         if (
             isinstance(batches, SharedBatches)
-            and batches.size % self.num_replicas == 0
+            and batches.size % self.strategy.num_replicas_in_sync == 0
         ):
             for steps in batches.wrap(self.embedder.steps(batches.make)):
                 yield from zip(*steps, strict=True)

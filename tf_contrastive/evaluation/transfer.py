@@ -65,7 +65,7 @@ def measure(
     validation_fraction: float,
     seed: int,
     **grids: dict[str, Any],
-) -> Iterator[tuple[str, Measurement]]:
+) -> Iterator[tuple[str, Measurement | errors.DivergedError]]:
     """Scores the encoder on each dataset that is prepared.
 
     Hyperparameters are those of `config.protocols.Transfer`; the context's own
@@ -78,7 +78,6 @@ def measure(
 
     Raises:
       UserError: if no dataset is prepared.
-      DivergedError: after the last variant, if the training of some diverged.
     """
     subject, chosen = context.subject, SUITES[suite]
     wanted = targets(suite, context.options.transfer.datasets)
@@ -87,15 +86,16 @@ def measure(
             f"transfer: the suite's paper uses images of {chosen.image_size}"
             f" pixels, and this encoder takes {subject.image_size}"
         )
-    is_measured = False
     skipped: dict[str, Target] = {}
-    diverged: list[str] = []
     for name, target in wanted.items():
         opened = transfer_data.opened(context, name, target, examples)
         if opened is None:
             skipped[name] = target
             continue
         data, held_out, seen = opened
+        about: Measurement = {"dataset": target.dataset}
+        if seen:
+            about["seen"] = seen
         # Of the same encoder and data, each with its own preprocessing.
         frozen = context.on(data, chosen.linear_preprocessing)
         tuned = context.on(data, chosen.tuned_preprocessing)
@@ -105,13 +105,15 @@ def measure(
             )
         for method in methods:
             variant, tuning = f"{name} {method}", METHODS[method]
-            context.log(f"transfer: {name}, {method}")
-            if tuning and not subject.has_new_encoder(tuning.trained):
+            context.log(f"transfer: {variant}")
+            if not tuning:
+                part = _linear(frozen, target, held_out, seed)
+            elif not subject.has_new_encoder(tuning.trained):
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
-            try:
-                part = (
-                    _finetune(
+            else:
+                try:
+                    part = _finetune(
                         tuned,
                         target,
                         held_out,
@@ -120,30 +122,23 @@ def measure(
                         seed,
                         trained=tuning.trained,
                     )
-                    if tuning
-                    else _linear(frozen, target, held_out, seed)
-                )
-            except errors.DivergedError as error:
-                context.log(f"transfer: {variant}: left out: {error}")
-                diverged.append(variant)
-                continue
-            is_measured = True
-            about: Measurement = {"dataset": target.dataset}
-            if seen:
-                about["seen"] = seen
+                except errors.DivergedError as error:
+                    context.log(f"transfer: {variant}: left out: {error}")
+                    prefix = "" if tuning.trained else "scratch_"
+                    option = errors.arg(f"transfer_{prefix}learning_rates")
+                    yield (
+                        variant,
+                        errors.DivergedError(
+                            f"{variant} diverged: lower {option}"
+                        ),
+                    )
+                    continue
             yield variant, {**part, **about}
     if skipped:
         reason = transfer_data.absent(context, skipped)
+        if skipped == wanted:
+            raise errors.UserError(f"transfer: {reason}")
         context.log(f"transfer: left out: {errors.plain(reason)}")
-    if diverged:
-        raise errors.DivergedError(
-            f"{', '.join(diverged)} diverged: lower"
-            f" {errors.arg('transfer_learning_rates')} and"
-            f" {errors.arg('transfer_scratch_learning_rates')}"
-        )
-    if not is_measured:
-        reason = transfer_data.absent(context, wanted)
-        raise errors.UserError(f"transfer: {reason}")
 
 
 def _linear(
@@ -154,7 +149,7 @@ def _linear(
     if target.multi_label:
         return _multi_label_linear(other, target, held_out, path)
     result = logistic.logistic_regression(
-        *other.labelled_embeddings(),
+        *other.labelled_embeddings,
         path=path,
         validation=held_out,
         metric=target.metric,
@@ -173,13 +168,13 @@ def _with_score(
 ) -> Measurement:
     """Adds the dataset's own score to a measurement."""
     labels, metric = other.labels("test"), classification.METRICS[target.metric]
-    by_class = labels if metric.by_class else None
+    by_class = labels if metric is classification.mean_per_class else None
     return {
         **part,
         "labels": labels,
         "metrics": {
             "metric": target.metric,
-            "score": metric.function(part["predictions"], labels),
+            "score": metric(part["predictions"], labels),
             "score_interval": statistics.interval(part["correct"], by_class),
             **metrics,
         },

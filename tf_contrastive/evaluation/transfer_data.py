@@ -1,5 +1,6 @@
 """The data of `transfer`: prepared datasets, or images of the user's own."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,9 +11,8 @@ from tf_contrastive import datasets
 from tf_contrastive.base import errors
 from tf_contrastive.config.dataset import Prepared, read
 from tf_contrastive.config.transfer import Target
-from tf_contrastive.evaluation import other_datasets
-from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation import other_datasets, seen_images
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 
 
 class TransferData(NamedTuple):
@@ -25,13 +25,6 @@ class TransferData(NamedTuple):
     seen: str  # What the encoder was trained on of test, or "".
 
 
-class _Splits(NamedTuple):
-    train: datasets.Source
-    validation: datasets.Source | None
-    test: datasets.Source
-    both: datasets.Source  # Train and validation.
-
-
 def opened(
     context: EvaluationContext, name: str, target: Target, examples: int
 ) -> TransferData | None:
@@ -42,24 +35,46 @@ def opened(
         images that train has, or whose labels the encoder was trained on.
     """
     is_own = target.is_given and not isinstance(read(target.dataset), Prepared)
+
+    def whole(split: str) -> datasets.Source | None:
+        if is_own:
+            return _own(context, target.dataset, split)
+        return other_datasets.source(context, target.dataset, split)
+
+    def first(split: str) -> datasets.Source | None:
+        source = whole(split)
+        if source is None or not 0 < examples < source.info.num_examples:
+            return source
+        return whole(f"{split}[:{examples}]")
+
+    train, validation = first("train"), None
+    test = first("test" if is_own else target.test)
     if is_own:
-        splits = _own(context, target, examples)
-    elif (prepared := _prepared(context, target, examples)) is not None:
-        splits = prepared
-    elif target.is_given:
-        raise errors.UserError(absent(context, {name: target}))
-    else:
+        # Without one, a part of train is used.
+        with contextlib.suppress(errors.AbsentSplitError):
+            validation = first("validation")
+    elif target.validation:
+        validation = first(target.validation)
+    is_whole = is_own or bool(validation) == bool(target.validation)
+    if train is None or test is None or not is_whole:
+        if target.is_given:
+            raise errors.UserError(absent(context, {name: target}))
         return None
-    train, validation = splits.train, None
-    if splits.validation is not None:
-        validation = np.arange(
-            train.info.num_examples, splits.both.info.num_examples
+    if is_own:
+        test = _checked(context, train, validation, test)
+    rows = None
+    if validation is not None:
+        count = train.info.num_examples
+        both = (
+            train.joined(validation)
+            if is_own
+            else whole(f"{train.info.split}+{validation.info.split}")
         )
-        train = splits.both
+        assert both is not None
+        train, rows = both, np.arange(count, both.info.num_examples)
     if target.multi_label:
         train = other_datasets.with_row_labels(train)
-    seen = _seen(context, target, splits.test)
-    return TransferData(Data(train, splits.test), validation, seen)
+    return TransferData(Data(train, test), rows, _seen(context, target, test))
 
 
 def absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
@@ -80,99 +95,48 @@ def absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
     return text
 
 
-# ---- Prepared datasets -------------------------------------------------------
-
-
-def _prepared(
-    context: EvaluationContext, target: Target, examples: int
-) -> _Splits | None:
-    """Opens a prepared dataset by its official splits; None: not prepared."""
-    name = target.dataset
-
-    def source(split: str) -> datasets.Source | None:
-        whole = other_datasets.source(context, name, split)
-        if whole is None or not 0 < examples < whole.info.num_examples:
-            return whole
-        return other_datasets.source(context, name, f"{split}[:{examples}]")
-
-    train, test = source("train"), source(target.test)
-    if train is None or test is None:
-        return None
-    if not target.validation:
-        return _Splits(train, None, test, train)
-    validation = source(target.validation)
-    if validation is None:
-        return None
-    both = other_datasets.source(
-        context, name, f"{train.info.split}+{validation.info.split}"
-    )
-    return _Splits(train, validation, test, both) if both else None
-
-
-# ---- Images of the user's own ------------------------------------------------
-
-
-def _own(context: EvaluationContext, target: Target, examples: int) -> _Splits:
-    """Opens images in folders or lists, each with one class."""
-    name = target.dataset
+def _own(context: EvaluationContext, name: str, split: str) -> datasets.Source:
+    """Opens a split of images in folders or lists, each with one class."""
     # The option is of the run's own data.
     reading = dataclasses.replace(context.options.reading, test_fraction=0.0)
-
-    def source(split: str) -> datasets.Source:
-        whole = datasets.source(name, split, reading=reading)
-        if not whole.info.has_labels:
-            raise errors.UserError(
-                f"{errors.arg('transfer_datasets', name)}: {split} has no"
-                " labels: use a folder for each class, or a list with labels"
-            )
-        if not 0 < examples < whole.info.num_examples:
-            return whole
-        return datasets.source(name, f"{split}[:{examples}]", reading=reading)
-
-    train, test = source("train"), source("test")
-    validation = None
-    try:
-        validation = source("validation")
-    except errors.AbsentSplitError:
-        context.log(
-            f"transfer: {name} has no split validation: hyperparameters are"
-            " chosen on a part of train"
+    source = datasets.source(name, split, reading=reading)
+    if not source.info.has_labels:
+        raise errors.UserError(
+            f"{errors.arg('transfer_datasets', name)}: {split} has no labels:"
+            " use a folder for each class, or a list with labels"
         )
-    parts = [train, test] if validation is None else [train, validation, test]
+    return source
+
+
+def _checked(
+    context: EvaluationContext,
+    train: datasets.Source,
+    validation: datasets.Source | None,
+    test: datasets.Source,
+) -> datasets.Source:
+    """Returns test with train's classes, if no image is in several splits."""
     info = datasets.check_scorable(train.info, test.info)
+    parts = [train, test] if validation is None else [train, validation, test]
     for position, learnt in enumerate(parts[:-1]):
         for scored in parts[position + 1 :]:
             # Names of no options: the splits are those of the folder.
             warning = datasets.check_disjoint(learnt, scored, "split", "split")
             if warning:
                 context.log(f"warning: {warning}")
-    return _Splits(
-        train,
-        validation,
-        dataclasses.replace(test, info=info),
-        train if validation is None else train.joined(validation),
-    )
-
-
-# ---- Images that were trained on ---------------------------------------------
+    return dataclasses.replace(test, info=info)
 
 
 def _seen(
     context: EvaluationContext, target: Target, test: datasets.Source
 ) -> str:
-    """Says what the encoder was trained on of a target's images."""
+    """Says what the encoder was trained on of a target's images; cached."""
 
     def find() -> str:
-        text = ""
-        for run, trained in context.trainings:
-            labelled = run.loss.needs_labels
-            seen = datasets.find_seen(trained, test, labelled)
-            if seen.are_known:
-                raise errors.UserError(
-                    f"transfer to {target.dataset}: {seen.text}: repeat"
-                    " pretrain without them"
-                )
-            text = text or seen.text
+        found = [
+            seen_images.check(run, trained, test, refuse=True)
+            for run, trained in context.trainings
+        ]
+        text = next(filter(None, found), "")
         if text:
             context.log(f"warning: transfer to {target.dataset}: {text}")
         return text

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import Transforms
 from tf_contrastive.evaluation import figures, statistics, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
@@ -21,6 +20,8 @@ from tf_contrastive.views import ablation, color, prng
 
 # An image has colour if its channels differ by more than this.
 _COLOUR = 1 / 255
+# Hidden units of the classifiers.
+HIDDEN = 512
 
 
 class Task(NamedTuple):
@@ -87,7 +88,7 @@ def predict(
     test_embeddings: np.ndarray,
     test_kinds: np.ndarray,
     *,
-    hidden: int = Transforms.transforms_hidden,
+    hidden: int = HIDDEN,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Accuracy of a network with one hidden layer on frozen embeddings.
@@ -100,9 +101,6 @@ def predict(
     Returns:
       {"top1": fraction, "chance": accuracy of the most frequent class of train,
       "predictions": int [n]}.
-
-    Raises:
-      UserError: for NaN or incompatible shapes.
     """
     from sklearn import exceptions, neural_network, pipeline, preprocessing
 
@@ -138,7 +136,6 @@ def measure(
     *,
     transforms_train: int,
     transforms_test: int,
-    transforms_hidden: int,
     seed: int,
 ) -> Measurement:
     """Predicts transformations from h and, if there is a projection, from z.
@@ -186,7 +183,7 @@ def measure(
         if context.subject.projection is not None:
             spaces["z"] = [(context.project(h), kinds) for h, kinds in arrays]
         for space, (train, test) in spaces.items():
-            scores = predict(*train, *test, hidden=transforms_hidden, seed=seed)
+            scores = predict(*train, *test, seed=seed)
             correct = scores["predictions"] == test[1]
             metrics[f"{task}_{space}"] = scores["top1"]
             metrics[f"{task}_{space}_interval"] = statistics.interval(correct)

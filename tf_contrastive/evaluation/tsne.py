@@ -7,15 +7,17 @@ import numpy as np
 
 from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import TSNE
 from tf_contrastive.evaluation import figures
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
 
+# Of the map: test images and random classes, at most, and its perplexity.
+EXAMPLES, CLASSES, PERPLEXITY = 2000, 10, 30.0
+
 
 def tsne(
     embeddings: np.ndarray,
-    perplexity: float = TSNE.tsne_perplexity,
+    perplexity: float = PERPLEXITY,
     seed: int = Evaluation.seed,
 ) -> tuple[np.ndarray, float]:
     """Maps embeddings to the plane so that neighbours stay neighbours.
@@ -65,14 +67,7 @@ def choose(
     return np.sort(random.permutation(rows)[:examples])
 
 
-def measure(
-    context: EvaluationContext,
-    *,
-    tsne_examples: int,
-    tsne_classes: int,
-    tsne_perplexity: float,
-    seed: int,
-) -> Measurement:
+def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     """Maps test embeddings; without labels, in one colour.
 
     Returns:
@@ -81,14 +76,14 @@ def measure(
       "tsne_rows" [n] (of the test split) and "tsne_labels" [n].
     """
     h, labels = context.embeddings("test")
-    rows = choose(labels, tsne_classes, tsne_examples, seed)
+    rows = choose(labels, CLASSES, EXAMPLES, seed)
     spaces = {"h": h}
     if context.subject.projection is not None:
         spaces["z"] = context.projections("test")[0]
     maps, metrics = {}, {}
     for name, embeddings in spaces.items():
         maps[name], metrics[f"divergence_{name}"] = tsne(
-            embeddings[rows], tsne_perplexity, seed
+            embeddings[rows], seed=seed
         )
     arrays = {f"tsne_{name}": places for name, places in maps.items()}
     names = context.data.test.info.label_names

@@ -26,24 +26,17 @@ def embed_views(
     """Embeds two views of test images, by the run's own augmentation; cached.
 
     If there are more than `examples` images, random ones are taken, by the
-    seed. Raises `UserError` for NaN.
+    seed.
     """
 
     def embed() -> ViewEmbeddings:
         rows = sample(context.data.test.info.num_examples, examples, seed)
         h, labels = context.subject.embed(_flat_views(context, rows))
-        h = h.reshape([-1, 2, h.shape[-1]])
-        finite = np.isfinite(h).all(axis=(1, 2))
-        if not finite.all():
-            raise errors.UserError(
-                f"embeddings of {(~finite).sum()} of {len(h)} test images hold"
-                " NaN or infinity: check whether the encoder diverged"
-            )
+        classifiers.check_embeddings("embeddings of views", h)
         z = None
         if context.subject.projection is not None:
-            z = context.project(h.reshape([-1, h.shape[-1]]))
-            z = z.reshape([*h.shape[:2], -1])
-        return ViewEmbeddings(h, z, labels[::2])
+            z = context.project(h).reshape([len(h) // 2, 2, -1])
+        return ViewEmbeddings(h.reshape([len(h) // 2, 2, -1]), z, labels[::2])
 
     return context.cached(("views", examples, seed), embed)
 
@@ -75,7 +68,7 @@ def _flat_views(
     context: EvaluationContext, rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (views [2b, S, S, K], labels [2b]) of some test images."""
-    batches = context.images.views(context.data.test, 2)
+    batches = context.images.views(context.data.test)
     for views, labels in select(batches, rows):
         yield views.reshape([-1, *views.shape[2:]]), np.repeat(labels, 2)
 

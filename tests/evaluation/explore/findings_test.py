@@ -121,14 +121,6 @@ def test_planted_wrong_labels_are_the_first_suspects():
     assert {*votes.suspects(given)[:20]} == {*range(20)}
 
 
-@pytest.mark.parametrize(
-    ("count", "classes", "votes"),
-    [(1000, 10, 50), (999, 10, 49), (80, 10, 5), (4, 1, 3), (1, 1, 0)],
-)
-def test_usual_votes(count, classes, votes):
-    assert findings.usual_votes(count, classes) == votes
-
-
 def test_outliers_are_far_from_their_nearest():
     h, _ = blobs.blobs(50, spread=0.1)
     h[17] = -h.sum(0)

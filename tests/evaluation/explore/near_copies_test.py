@@ -101,15 +101,6 @@ def test_a_frame_makes_no_copies_and_hides_none(photographs):
     assert bare.min() > 0.75
 
 
-def test_images_without_details_are_no_near_copies():
-    noise = np.random.default_rng(0).integers(0, 2, [4, 32, 32])
-    grey = (100 + noise).astype(np.uint8)
-    assert near_copies.correlations(grey[:2], grey[2:]).tolist() == [0, 0]
-    assert near_copies.correlations(grey, grey).tolist() == [0] * 4
-    none = near_copies.find(grey[:1], np.zeros([1, 0], int), 0.5)
-    assert len(none.first) == 0
-
-
 def _drawings():
     """30 handwritten ones, which resemble each other."""
     digits = load_digits()

@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive.base import errors
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation.corruptions import blur, digital, weather
 from tf_contrastive.evaluation.corruptions.severities import LEVELS
 
@@ -53,27 +51,15 @@ def corrupt(
     seed: int,
     levels: str | None = None,
 ) -> np.ndarray:
-    """Corrupts an image uint8 [h, w, 3]; raises `UserError` for another.
+    """Corrupts an image uint8 [h, w, 3], at a severity of 1 to 5.
 
     The seed is that of all draws. `levels` is a name of `LEVELS`; None: "cifar"
     up to 64 pixels a side, otherwise "imagenet".
     """
-    function = CORRUPTIONS.get(name)
-    if function is None:
-        raise errors.unknown("corruption", name, CORRUPTIONS)
-    if severity not in SEVERITIES:
-        raise errors.UserError(f"severity={severity}: must be 1 to 5")
-    image = np.asarray(image)
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise errors.UserError(
-            f"cannot corrupt {image.dtype} {list(image.shape)}: pass an image"
-            " uint8 [height, width, 3]"
-        )
+    function = CORRUPTIONS[name]
     if levels is None:
         small = max(image.shape) <= CIFAR_STEM_MAX_SIDE
         levels = "cifar" if small else "imagenet"
-    if levels not in LEVELS:
-        raise errors.unknown("levels", levels, LEVELS)
     level = LEVELS[levels][name][severity - 1]
     # RandomState's stream is stable across NumPy versions; Generator's is not.
     random = np.random.RandomState(seed % 2**32)

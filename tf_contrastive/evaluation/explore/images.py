@@ -21,13 +21,6 @@ from tf_contrastive.evaluation.explore.findings import Progress
 # Seconds between two lines of progress.
 _LOG_SECONDS = 10.0
 _BATCH = 256
-# Kinds of NumPy types of the columns of a file.
-_KINDS = {
-    "embeddings": "fiu",
-    "labels": "biufOSU",
-    "indices": "iu",
-    "paths": "OU",
-}
 # Of a thumbnail's file, and of one that the page magnifies, and its side.
 _QUALITY, _FINE, _MAGNIFIED = 75, 95, 48
 
@@ -41,8 +34,7 @@ class Split:
       embeddings: float32 [n, D].
       names: the images' paths, or the split and the place in it.
       indices: places in the split, int64 [n].
-      labels: int64 [n], -1 where there are none; or str [n], "" where there
-        are none.
+      labels: int64 [n], -1 where there are none.
       label_names: a name per class, or ().
       source: the same images in the same order; None: they are absent.
     """
@@ -132,13 +124,25 @@ def of_file(path: str, reading: Reading, name: str) -> Split:
     Raises:
       UserError: for a file that cannot be read, or has other content.
     """
-    content = _read(path)
-    h, labels, indices, paths, label_names = content
+    content = output_files.read(path)
+    h = classifiers.check_embeddings(path, content.embeddings)
     rows, source = np.arange(len(h)), None
-    indices = rows if indices is None else indices.astype(np.int64)
+    columns = [
+        none if given is None else given
+        for given, none in (
+            (content.labels, np.full([len(h)], -1)),
+            (content.indices, rows),
+        )
+    ]
+    if any(x.dtype.kind not in "iu" or x.min() < -1 for x in columns):
+        raise errors.UserError(
+            f"{path}: its labels and indices must be whole numbers, as `embed`"
+            " writes them (label -1: none)"
+        )
+    labels, indices = (x.astype(np.int64) for x in columns)
     names = [f"{name} {i}" for i in indices]
-    if paths is not None:
-        names = [str(one) for one in paths]
+    if content.paths is not None:
+        names = [str(one) for one in content.paths]
         try:
             source = datasets.from_paths(names, reading)
         except errors.UserError as error:
@@ -152,61 +156,10 @@ def of_file(path: str, reading: Reading, name: str) -> Split:
         h[rows],
         [names[i] for i in rows.tolist()],
         indices[rows],
-        np.full([len(rows)], -1) if labels is None else labels[rows],
-        label_names,
+        labels[rows],
+        content.label_names,
         source,
     )
-
-
-def _read(path: str) -> output_files.Embeddings:
-    """Reads a file of embeddings; its labels are those of `Split`."""
-    try:
-        content = output_files.read(path)
-        rows = [len(content.embeddings)]
-        for name, kinds in _KINDS.items():
-            values = getattr(content, name)
-            if values is None:
-                continue
-            shape = values.shape[:1] if name == "embeddings" else values.shape
-            if list(shape) != rows or values.dtype.kind not in kinds:
-                raise ValueError(
-                    f"{name} of type {values.dtype}, shape {list(values.shape)}"
-                )
-        labels = content.labels
-        if labels is not None:
-            labels = _labels(labels)
-        h = classifiers.check_embeddings(path, content.embeddings)
-        return content._replace(embeddings=h, labels=labels)
-    except errors.UserError:
-        raise
-    # Files of other programs fail in any way.
-    except Exception as error:
-        raise errors.UserError(
-            f"{path} cannot be read as embeddings ({errors.first_line(error)}):"
-            " use a file that `embed` wrote, or the same arrays"
-        ) from error
-
-
-def _labels(labels: np.ndarray) -> np.ndarray:
-    """Returns the labels [n] of a file as those of `Split`.
-
-    Whole numbers from 0 are classes, -1 and NaN are none. Texts are classes,
-    empty ones are none.
-    """
-    if labels.dtype.kind in "OSU":
-        texts = [
-            "" if x is None else tf.compat.as_str(x) for x in labels.tolist()
-        ]
-        return np.array(texts, object)
-    if labels.dtype.kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels)
-    bad = (labels < -1) | (labels > 2.0**62) | (np.floor(labels) != labels)
-    if bad.any():
-        raise ValueError(
-            f"label {labels[bad][0]}: labels must be whole numbers from 0, -1"
-            " for none, or texts"
-        )
-    return labels.astype(np.int64)
 
 
 # ---- Pixels ------------------------------------------------------------------

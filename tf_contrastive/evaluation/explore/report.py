@@ -145,19 +145,14 @@ def _embeddings(splits: Sequence[images.Split]) -> np.ndarray:
 def _classes(splits: Sequence[images.Split]) -> tuple[np.ndarray, list[str]]:
     """Returns labels, numbers of the classes that occur, and their names."""
     named = {split.label_names for split in splits if split.label_names}
-    labels = np.concatenate([split.labels for split in splits])
-    absent = labels == -1
-    if labels.dtype == object:
-        absent |= labels == ""
-    kinds = {*map(type, labels[~absent].tolist())}
-    if len(named) > 1 or len(kinds) > 1:
+    if len(named) > 1:
         raise errors.UserError(
             f"{' and '.join(split.name for split in splits)} have other"
             " classes: use splits of the same classes"
         )
-    values, numbers = np.unique(labels[~absent], return_inverse=True)
-    labels = np.full([len(absent)], -1)
-    labels[~absent] = numbers
+    labels = np.concatenate([split.labels for split in splits])
+    values, numbers = np.unique(labels[labels >= 0], return_inverse=True)
+    labels[labels >= 0] = numbers
     names = dict(enumerate(named.pop())) if named else {}
     return labels, [str(names.get(x, x)) for x in values.tolist()]
 
@@ -166,7 +161,7 @@ def _items(
     splits: Sequence[images.Split], labels: np.ndarray, classes: list[str]
 ) -> list[dict[str, Any]]:
     """Describes each image."""
-    columns = [
+    places = [
         (split.name, index, name)
         for split in splits
         for index, name in zip(split.indices.tolist(), split.names, strict=True)
@@ -180,7 +175,7 @@ def _items(
             "class": classes[label] if label >= 0 else None,
         }
         for row, ((split, index, name), label) in enumerate(
-            zip(columns, labels.tolist(), strict=True)
+            zip(places, labels.tolist(), strict=True)
         )
     ]
 
