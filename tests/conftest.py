@@ -51,6 +51,12 @@ gc.freeze()
 gc.set_threshold(50_000, 20, 20)
 
 
+@pytest.fixture(autouse=True)
+def _warnings_of_their_own():
+    """A command writes each warning once; each test is one."""
+    terminal.configure("normal")
+
+
 @pytest.fixture(scope="module")
 def small_encoder():
     """Makes "resnet10" smaller in all tests of a module; see `small`."""

@@ -60,7 +60,10 @@ def _usage(package: str, commands: Commands) -> str:
 
 
 def _run(
-    arguments: list[str], package: str, commands: Commands, only_check: bool
+    arguments: list[str],
+    package: str,
+    commands: Commands,
+    only_check: bool = False,
 ) -> int:
     if not arguments or arguments[0] in (*_HELP, "help", _HELP_FULL):
         print(_usage(package, commands))
