@@ -44,14 +44,6 @@ class Packing:
         " interrupted command is repeated",
     )
     dataset: str = option("", "dataset to pack", check=dataset_name)
-    pack_encoding: str = option(
-        "auto",
-        "how images are packed; auto: JPEGs that are not shrunk unchanged,"
-        " other JPEG, AVIF, HEIC and lossy WebP files as JPEG of quality 95,"
-        " all others as PNG, without loss; jpeg: all as JPEG, which takes less"
-        " space; png: all as PNG",
-        choices=("auto", "jpeg", "png"),
-    )
     pack_side: int = option(
         448,
         "shorter side in pixels to which larger images are shrunk; twice the"
@@ -74,7 +66,6 @@ class Datasets(Command):
         "split",
         "output",
         "pack",
-        "pack_encoding",
         "pack_side",
         "csv_label_column",
         "label_feature",
@@ -148,7 +139,6 @@ def _pack(options: Datasets) -> str:
             source,
             folder,
             chosen.pack_side,
-            chosen.pack_encoding,
             chosen.pack_file_images,
         )
     except UserError as error:

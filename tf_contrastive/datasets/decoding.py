@@ -28,7 +28,6 @@ _FORMATS = {
     "BMP": (".bmp", ".dib"),
     "WEBP": (".webp",),
     "TIFF": (".tif", ".tiff"),
-    "JPEG2000": (".jp2", ".j2k", ".j2c", ".jpc", ".jpx", ".jpf"),
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
     "AVIF": (".avif", ".avifs"),
     "HEIF": (".heic", ".heif", ".hif"),
@@ -247,17 +246,6 @@ def decode(contents: tf.Tensor) -> tf.Tensor:
 def decode_record(record: Record) -> Record:
     """Decodes the `image` of a record, string []."""
     return record | {"image": decode(record["image"])}
-
-
-def decode_packed(record: Record) -> Record:
-    """Decodes the `image` of a record that this package wrote, JPEG or PNG."""
-    image = tf.cond(
-        starts(record["image"], JPEG_START),
-        lambda: decode_jpeg(record["image"]),
-        lambda: decode_png(record["image"]),
-    )
-    image.set_shape([None, None, 3])
-    return record | {"image": image}
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:

@@ -28,16 +28,14 @@ from tf_contrastive.datasets.listing import (
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"use PATH/SPLIT/CLASS/IMAGE or PATH/CLASS/IMAGE, {OWN}"
-# What systems keep beside files, in lower case; RECYCLER is no word of theirs
-# in another one. Names that start with a dot are hidden anyway.
+# What systems keep beside files. Names that start with a dot are hidden anyway.
 _SYSTEM = {
-    *("@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb"),
-    *("#recycle", "#snapshot", "$recycle.bin", "RECYCLER", "lost+found"),
-    *("system volume information", "found.000", "network trash folder"),
-    *("temporary items", "__macosx", "__pycache__", "thumbs.db", "desktop.ini"),
+    *("@eaDir", "@__thumb", "@Recycle", "#recycle", "#snapshot"),
+    *("$RECYCLE.BIN", "RECYCLER", "System Volume Information", "lost+found"),
+    *("__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"),
 }
-# Folders of a kind of data rather than of a class, in lower case.
-_KINDS = {"images", "masks", "labels", "annotations", "unsorted", "misc"}
+# A folder of images without a label.
+_UNLABELLED = {"unlabelled", "unlabeled"}
 # What writers of shards leave beside a folder of the same name.
 _SHARDS = (".parquet", ".tar", "_stats.json")
 
@@ -62,49 +60,37 @@ class Tree(NamedTuple):
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or not _SYSTEM.isdisjoint({name, name.lower()})
+    return name.startswith(".") or name in _SYSTEM
 
 
 def _contents(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yields each folder's name from the root, its folders and its files.
 
-    No local folder comes twice, which links lead to. The names of folders that
-    the caller removes from their list are not visited.
+    The names of folders that the caller removes from their list are not
+    visited; nor are local folders that come twice, which links lead to.
     """
     local = files.local_path(root)
     if local is None:
-        for folder, names, others in tf.io.gfile.walk(root):
-            below = folder[len(root) :].strip("/")
-            names[:] = [name.rstrip("/") for name in names]
-            yield below, names, [name for name in others if name]
-        return
-    here, seen, waiting = os.path.realpath(local), set(), [""]
-    while waiting:
-        folder = waiting.pop()
-        names, others = [], []
-        try:
-            with os.scandir(os.path.join(local, folder)) as entries:
-                for entry in sorted(entries, key=lambda entry: entry.name):
-                    try:
-                        is_folder = entry.is_dir()
-                    except OSError:  # A link to itself.
-                        is_folder = False
-                    if is_folder and entry.is_symlink():
-                        real = os.path.realpath(entry.path)
-                        above = os.path.commonpath([here, real])
-                        if above in (here, real) or real in seen:
-                            continue
-                        seen.add(real)
-                    (names if is_folder else others).append(entry.name)
-        except PermissionError:
-            if not folder:
-                raise
-            terminal.warning(
-                f"{os.path.join(local, folder)} is left out: no permission to"
-                " read it"
-            )
-        yield folder, names, others
-        waiting += [os.path.join(folder, name) for name in names]
+        walked: Iterable = tf.io.gfile.walk(root)
+    else:
+        walked = os.walk(local, onerror=_raise, followlinks=True)
+    here, seen = os.path.realpath(local or "/"), set()
+    for folder, names, others in walked:
+        names[:] = sorted(name.rstrip("/") for name in names)
+        for name in list(names) if local else ():
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                real = os.path.realpath(path)
+                above = os.path.commonpath([here, real])
+                if above in (here, real) or real in seen:
+                    names.remove(name)
+                seen.add(real)
+        below = folder[len(local or root) :].strip("/")
+        yield below, names, sorted(filter(None, others))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def walk(root: str) -> Tree:
@@ -116,7 +102,7 @@ def walk(root: str) -> Tree:
     tree = Tree([], [], [], [])
     for folder, names, others in _contents(root):
         if any(map(_is_hidden, filter(None, folder.split("/")))):
-            continue
+            continue  # Object stores are walked as a whole.
         every = [*names, *others]
         tree.hidden.extend(filter(_is_hidden, every))
         names[:] = [name for name in names if not _is_hidden(name)]
@@ -132,14 +118,11 @@ def walk(root: str) -> Tree:
     tree.images.sort()
     try:
         "\n".join(tree.images).encode()
-    except UnicodeEncodeError:
-        bad = [
-            x for x in tree.images if x.encode(errors="replace").decode() != x
-        ]
-        above, name = os.path.split(os.path.join(root, bad[0]))
+    except UnicodeEncodeError as error:
+        bad = error.object[: error.start].rpartition("\n")[2]
         raise errors.UserError(
-            f"{len(bad):,} names of images are not UTF-8, such as"
-            f" {os.fsencode(name)!r} in {os.fsencode(above)!r}: rename them"
+            f"{root}: the name of an image, which starts with {bad!r}, is not"
+            " UTF-8: rename it"
         ) from None
     return tree
 
@@ -184,22 +167,19 @@ def _splits(name: str, path: str, tree: Tree) -> dict[str, str]:
         )
     if not known:
         return {"train": ""}
-    direct = [image for image in tree.images if "/" not in image]
-    if others or direct:
+    others += [image for image in tree.images if "/" not in image]
+    if others:
         raise errors.UserError(
             f"{name}: the splits {few(known)} are beside other images,"
-            f" {few([*others, *direct])}: move those out of {path}, or, if all"
-            f" are classes, rename {known[0]}, such as to {known[0]}_"
+            f" {few(others)}: move those out of {path}, or, if all are classes,"
+            f" rename {known[0]}, such as to {known[0]}_"
         )
-    splits: dict[str, str] = {}
-    for top in known:
-        split = split_spec.meaning(top) or ""
-        if split in splits:
-            raise errors.UserError(
-                f"{name}: {splits[split]} and {top} both mean the split"
-                f" {split}: rename or join them"
-            )
-        splits[split] = top
+    splits = {split_spec.meaning(top) or "": top for top in known}
+    if len(splits) < len(known):
+        raise errors.UserError(
+            f"{name}: some of the folders {few(known)} mean the same split:"
+            " rename or join them"
+        )
     return splits
 
 
@@ -218,24 +198,18 @@ def _own_split(
         )
     if wanted in splits:
         return wanted, False
-    hint = f", or set {errors.arg('test_fraction', '0.2')}"
     raise errors.AbsentSplitError(
         f"{name} has no split {base!r}, only {', '.join(splits)}: make a folder"
-        f" {path}/{base}{hint * (splits.keys() == {'train'})}"
+        f" {path}/{base}, or, without folders of splits, set"
+        f" {errors.arg('test_fraction', '0.2')}"
     )
 
 
 # ---- Classes -----------------------------------------------------------------
 
 
-def _is_unlabelled(folder: str) -> bool:
-    """Whether a folder is named for images without a label."""
-    name = folder.lower().replace("-", "").replace("_", "")
-    return name in ("unlabelled", "unlabeled")
-
-
 def _classes(
-    name: str, path: str, images: dict[str, list[str]], may_lack: bool
+    name: str, images: dict[str, list[str]], may_lack: bool
 ) -> dict[str, set[str]]:
     """Returns the classes of the splits that have labels.
 
@@ -244,7 +218,6 @@ def _classes(
 
     Args:
       name: of the dataset.
-      path: of its folder.
       images: names of images, from the folder of each split.
       may_lack: whether images directly in a split, and in a folder that is
         named so, are unlabelled, and others are not.
@@ -255,25 +228,21 @@ def _classes(
     folders: dict[str, set[str]] = {}
     for split, of_split in images.items():
         tops = {_top(image) for image in of_split}
-        unlabelled = sorted(filter(_is_unlabelled, tops))
-        if may_lack:
-            tops -= {"", *unlabelled}
-        elif ("" in tops and len(tops) > 1) or (unlabelled and len(tops) > 1):
-            stray = next((x for x in of_split if "/" not in x), *unlabelled[:1])
+        stray = {x for x in tops if not x or x.lower() in _UNLABELLED}
+        if stray and len(tops) > 1 and not may_lack:
+            first = next(x for x in of_split if _top(x) in stray)
             raise errors.UserError(
                 f"{name}: the images of {split} are in folders,"
-                f" {few(sorted(tops - {'', *unlabelled}))}, and others are not"
-                f" labelled, such as {stray}: move those, or set"
+                f" {few(sorted(tops - stray))}, and others are not labelled,"
+                f" such as {first}: move those, or set"
                 f" {errors.arg('unlabelled', 'own_views')}"
             )
-        folders[split] = tops - {""}
+        folders[split] = tops - (stray if may_lack else {""})
         for folder in {os.path.dirname(image) for image in of_split}:
-            inner = folder.split("/")[1:]
-            if any(map(split_spec.meaning, inner)):
+            if any(map(split_spec.meaning, folder.split("/")[1:])):
                 raise errors.UserError(
                     f"{name}: the folder {folder} is named like a split inside"
-                    f" of another one: {_FORM}; for one of them, use"
-                    f" folder:{os.path.join(path, folder.split('/')[0])}"
+                    f" of another one: {_FORM}"
                 )
     several = {x for tops in folders.values() if len(tops) > 1 for x in tops}
     return {
@@ -305,7 +274,7 @@ def _why_unlabelled(
     return f"none: all images are in {below}"
 
 
-def _tell(name: str, root: str, tree: Tree, own: list[str]) -> None:
+def _check_classes(name: str, root: str, tree: Tree, own: list[str]) -> None:
     """Refuses folders of shards; warns of classes that may be none."""
     tops = sorted({_top(image) for image in own})
     beside = {*tree.top}
@@ -313,11 +282,6 @@ def _tell(name: str, root: str, tree: Tree, own: list[str]) -> None:
         raise errors.UserError(
             f"{name}: {few(shards)} in {root} are shards, beside files of the"
             " same name, and no classes: list their images in csv:PATH"
-        )
-    if kinds := [top for top in tops if top.lower() in _KINDS]:
-        terminal.warning(
-            f"{name}: {few(kinds)} in {root} are read as classes: if they are"
-            " none, move them elsewhere"
         )
     deeper: dict[str, set[str]] = {}
     for folder in {os.path.dirname(image) for image in own}:
@@ -346,16 +310,12 @@ def _list(name: str, path: str, split: str, reading: Reading) -> Listing:
     heic = decoding.lacking(tree.others)
     left_out = ", ".join(filter(None, map(counts, (tree.others, tree.hidden))))
     if not tree.images:
-        is_records = any(".tfrec" in x for x in tree.others)
-        advice = f"use tfrecord:{path}" if is_records else _FORM
         raise errors.UserError(
             f"{name}: no images under {path} ({left_out or 'no files'}{heic}):"
-            f" {advice}"
+            f" {_FORM}, or tfrecord:PATH for TFRecords"
         )
     if tree.others:
-        bare = tree.others.count(extension(""))
-        tell = heic or bare > len(tree.images)
-        say = terminal.warning if tell else terminal.info
+        say = terminal.warning if heic else terminal.info
         say(f"{name}: files that are not read: {counts(tree.others)}{heic}")
     splits = _splits(name, path, tree)
     own, holds_out = _own_split(name, path, split, splits, reading)
@@ -368,8 +328,7 @@ def _list(name: str, path: str, split: str, reading: Reading) -> Listing:
         for key, folder in splits.items()
     }
     root, of_split = os.path.join(path, splits[own]).rstrip("/"), images[own]
-    may_lack = reading.admits_unlabelled
-    by_split = _classes(name, path, images, may_lack)
+    by_split = _classes(name, images, reading.admits_unlabelled)
     found = {"left_out": left_out, "splits": ", ".join(splits)}
     labels: np.ndarray | None = None
     classes: tuple[str, ...] = ()
@@ -380,10 +339,8 @@ def _list(name: str, path: str, split: str, reading: Reading) -> Listing:
         classes = tuple(number)
         found["labels"] = f"names of the folders in {root}"
         found["without_label"] = without_label((labels < 0).sum(), len(labels))
-        lacking = [x for x in classes if x not in by_split[own]]
-        found["classes_elsewhere"] = few(lacking)
         labelled = [x for x, y in zip(of_split, labels, strict=True) if y >= 0]
-        _tell(name, root, tree, labelled)
+        _check_classes(name, root, tree, labelled)
     else:
         found["labels"] = _why_unlabelled(name, root, of_split, by_split)
     names = paths.array_of(of_split)
@@ -404,14 +361,11 @@ def open_folder(
 ) -> Source:
     """Opens `folder:PATH`; a slice is a random sample, always the same."""
     path = os.path.expanduser(options.path).rstrip("/") or "/"
-    if not tf.io.gfile.exists(path):
-        raise errors.AbsentDataError(
-            f"{name}: {path} is absent: use a folder of images"
-        )
     if not tf.io.gfile.isdir(path):
+        what = "is a file" if tf.io.gfile.exists(path) else "is absent"
         raise errors.AbsentDataError(
-            f"{name}: {path} is a file: use a folder of images, csv:{path} for"
-            f" a table of them, or tfrecord:{path}"
+            f"{name}: {path} {what}: use a folder of images, csv:PATH for a"
+            " table of them, or tfrecord:PATH"
         )
     listing = _list(name, path, split, access.reading)
     return image_files.open_listing(name, split, access, listing)

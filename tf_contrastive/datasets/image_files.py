@@ -7,12 +7,11 @@ when they are decoded, so that any number of them is shuffled as a whole.
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, looking, paths, split_spec
 from tf_contrastive.datasets.listing import Listing, few
@@ -66,7 +65,6 @@ def open_listing(
         looking.at_files,
         place=listing.place,
         reading=reading,
-        look_again=access.verify_all,
     )
     total, every = len(listing.paths), None
     names = paths.texts(listing.names)
@@ -87,14 +85,19 @@ def open_listing(
     chosen = paths.Paths(listing.paths.take(taken))
     labels = None if listing.labels is None else listing.labels[taken]
     found = every.select(taken) if every else look(chosen)
-    if listing.base is not None:
-        _check_absent(name, listing.base, chosen, found, reading)
+    is_absent = ~found.readable & (found.formats == looking.ABSENT)
+    if is_absent.sum() > min(reading.max_bad_images, len(chosen) // 2):
+        absent = [chosen[i] for i in np.flatnonzero(is_absent)[:4].tolist()]
+        raise errors.UserError(
+            f"{name}: {is_absent.sum():,} of {len(chosen):,} files do not exist"
+            f" ({few(absent)}): write whole names, with / between folders, from"
+            f" the folder of {listing.place}"
+        )
     good, shape, bad = looking.check(name, chosen, found, reading)
     found = found.select(good)
     rows = {"size": found.sizes, "way": found.ways, "turn": found.turns}
     if labels is not None:
         rows["label"] = labels[good]
-        _tell_lost(name, labels, rows["label"], listing.classes)
     about = {"files": found.counts()} | listing.found
     info = Info(
         name,
@@ -115,37 +118,6 @@ def open_listing(
     decode = functools.partial(_decode, ways=ways, turn=is_turned)
     whole = in_memory(rows, decode, info, paths=chosen.take(good))
     return dataclasses.replace(whole, digests=found.digests)
-
-
-def _check_absent(
-    name: str,
-    base: str,
-    chosen: Sequence[str],
-    found: looking.Found,
-    reading: Reading,
-) -> None:
-    """Raises `UserError` if most files of a table do not exist."""
-    is_absent = ~found.readable & (found.formats == looking.ABSENT)
-    rows = np.flatnonzero(is_absent)
-    if len(rows) > min(reading.max_bad_images, len(chosen) // 2):
-        names = few([chosen[i] for i in rows[:4].tolist()])
-        raise errors.UserError(
-            f"{name}: {len(rows):,} of {len(chosen):,} files do not exist"
-            f" ({names}): write whole names, with / between folders, from the"
-            f" folder of the table, {base or '.'}"
-        )
-
-
-def _tell_lost(
-    name: str, labels: np.ndarray, kept: np.ndarray, classes: tuple[str, ...]
-) -> None:
-    """Warns of classes of which no image can be read."""
-    lost = np.setdiff1d(labels, [-1, *np.unique(kept)]).tolist()
-    if lost:
-        terminal.warning(
-            f"{name}: no image can be read of {len(lost)} of the classes, such"
-            f" as {classes[lost[0]] if classes else lost[0]}"
-        )
 
 
 def from_paths(files: list[str], reading: Reading) -> Source:

@@ -34,7 +34,6 @@ class Listing(NamedTuple):
       num_classes: number of classes, if they have no names.
       is_mixed: whether slices are random samples, in an order by the names.
       holds_out: whether the files are those of both train and test.
-      base: the folder that relative paths start at, if they may be absent.
     """
 
     place: str
@@ -46,14 +45,12 @@ class Listing(NamedTuple):
     num_classes: int | None = None
     is_mixed: bool = False
     holds_out: bool = False
-    base: str | None = None
 
 
 def counts(values: Iterable[str], most: int = 5) -> str:
     """Counts values, such as "12 .jpg, 3 .png"."""
     counted = Counter(values).most_common()
-    first = ", ".join(f"{count:,} {value}" for value, count in counted[:most])
-    return first + ", ..." * (len(counted) > most)
+    return few((f"{count:,} {value}" for value, count in counted), most)
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
@@ -76,10 +73,8 @@ def without_label(number: int, total: int) -> str:
 
 
 def _spoken(name: str) -> str:
-    """Returns a name as it is spoken: letter case and separators differ."""
-    shown = (c for c in name if unicodedata.category(c) != "Cf")
-    folded = unicodedata.normalize("NFKC", "".join(shown)).casefold()
-    plain = unicodedata.normalize("NFKC", folded)
+    """Returns a name without letter case, separators and forms of Unicode."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
     return re.sub(r"[\s_-]+", " ", plain).strip()
 
 
@@ -94,8 +89,8 @@ def number_names(
       by_split: names of classes.
 
     Raises:
-      UserError: for names that cannot be told apart, or if those of two splits
-        differ in letter case or separators only.
+      UserError: if the names of two splits differ in letter case or separators
+        only.
     """
     classes = sorted(set().union(*by_split.values()))
     groups: dict[str, list[str]] = {}
@@ -104,23 +99,14 @@ def number_names(
     for group in groups.values():
         if len(group) == 1:
             continue
-        forms = {
-            " ".join(unicodedata.normalize("NFC", x).split()) for x in group
-        }
-        spellings = " and ".join(map(ascii, group))
-        together = any(
-            len(held.intersection(group)) > 1 for held in by_split.values()
+        text = (
+            f"{name}: the classes {' and '.join(map(ascii, group))} differ in"
+            " letter case, separators or the form of Unicode only: if they are"
+            " one class, give them one name"
         )
-        if len(forms) < len(group) or not together:
-            raise errors.UserError(
-                f"{name}: the classes {spellings} differ in letter case,"
-                " separators or the form of Unicode only: give them one name,"
-                " or names that are read differently"
-            )
-        terminal.warning(
-            f"{name}: {spellings} are different classes; if they are one, give"
-            " them one name"
-        )
+        if not any(held.issuperset(group) for held in by_split.values()):
+            raise errors.UserError(text)
+        terminal.warning(text)
     _compare(name, split, by_split)
     return {each: number for number, each in enumerate(classes)}
 
@@ -149,10 +135,10 @@ def count_integers(
         )
     if smallest < 0:
         first = reading.first_label or 0
-        own_views = f", or set {errors.arg('unlabelled', 'own_views')}"
         raise errors.UserError(
             f"{name}: its smallest label is {smallest + first}: write labels of"
-            f" at least {first}{own_views * (smallest + first == -1)}"
+            f" at least {first}, or, if -1 is none, set"
+            f" {errors.arg('unlabelled', 'own_views')}"
         )
     if 2 * len(every) < count:
         terminal.warning(

@@ -44,32 +44,26 @@ _MARKS = (
 _BITS, _COLORS, _PLANES, _NUMBERS_OF = 258, 262, 284, 339
 _TILE_SIDES = (322, 323)
 _BLACK_IS_MOST, _SEPARATE, _SIGNED = 0, 2, 2
-_JPEG2000_START = b"\xff\x4f\xff\x51"  # Of a stream, and of its sizes.
-_PNG_BITS = 24  # Place of the bits per channel.
 # Why an image is unreadable.
 REASONS = (
     "damaged",
     "that cannot be opened",
     "that do not exist",
     "of more than {} pixels",
-    "of floating-point, signed or 32-bit numbers",
+    "of floating-point, signed, 32-bit or unusual 16-bit numbers",
     "of more scans than encoders make",
     "without content",
     "of a format that is not read",
-    "of 16 bits in a form of which Pillow reads other pixels",
     "of larger tiles than the image",
 )
 _DAMAGED, _CLOSED, ABSENT, _PIXELS, _NUMBERS = range(5)
-_SCANS, _EMPTY, _FORMAT, _MISREAD, _TILES = range(5, len(REASONS))
+_SCANS, _EMPTY, _FORMAT, _TILES = range(5, len(REASONS))
 _NAMED = 3  # Files that a message names.
-_DARK = 63  # Of 255: data of 14 bits or fewer in files of 16.
 # What is found of an image; `format` of an unreadable one is in `REASONS`.
 _ROW = np.dtype(
     [
         *(("height", "<i4"), ("width", "<i4"), ("format", "i1")),
-        # The largest of its 8-bit pixels if it has 16 bits per channel, or -1.
-        *(("way", "i1"), ("turn", "i1"), ("peak", "<i2")),
-        *(("digest", "<i8"), ("label", "<i8")),
+        *(("way", "i1"), ("turn", "i1"), ("digest", "<i8"), ("label", "<i8")),
     ]
 )
 
@@ -90,7 +84,6 @@ class Found(NamedTuple):
       formats: places in `decoding.FORMATS`; of unreadable ones in `REASONS`.
       ways: of `WAYS`.
       turns: orientations, 1 to 8, of those that TensorFlow decodes.
-      peaks: see `_ROW`.
       digests: of their bytes, int64 [n]; 0 if unreadable.
       labels: of records, int64 [n].
     """
@@ -99,7 +92,6 @@ class Found(NamedTuple):
     formats: np.ndarray
     ways: np.ndarray
     turns: np.ndarray
-    peaks: np.ndarray
     digests: np.ndarray
     labels: np.ndarray
 
@@ -154,29 +146,23 @@ def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
         if turn and way != PILLOW and may_be_turned:
             value = image.getexif().get(_ORIENTATION, 1)
             orientation = value if value in range(1, 9) else 1
-        bits = getattr(image, "tag_v2", {}).get(_BITS, (8,))
-        is_deep = image.mode.startswith("I") or 16 in bits
-    peak, number = -1, decoding.FORMATS.index(name)
+    number = decoding.FORMATS.index(name)
     if way == JPEG:
         if contents.count(_SCAN) > _MAX_SCANS:
             raise _UnreadableError(_SCANS)
         # An eighth of the size is cheap and still reads every byte, so that a
         # truncated file fails.
         tf.io.decode_jpeg(contents, channels=3, ratio=8)
+    elif way == PNG:
+        decoding.decode_png(contents)
     else:
-        if way == PNG:
-            pixels = decoding.decode_png(contents).numpy()
-            is_deep = contents[_PNG_BITS] == 16
-        else:
-            try:
-                pixels = decoding.by_pillow(contents, turn)
-            except decoding.UnsupportedError as error:
-                raise _UnreadableError(_NUMBERS) from error
-        height, width, _ = pixels.shape
-        peak = int(pixels.max()) if is_deep else -1
+        try:
+            height, width, _ = decoding.by_pillow(contents, turn).shape
+        except decoding.UnsupportedError as error:
+            raise _UnreadableError(_NUMBERS) from error
     if orientation >= 5:
         width, height = height, width
-    return height, width, number, way, orientation, peak
+    return height, width, number, way, orientation
 
 
 def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
@@ -192,14 +178,6 @@ def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
 
 def _check_kind(image: PIL.Image.Image, contents: bytes) -> None:
     """Raises for an image that Pillow reads wrongly, or in too much memory."""
-    if image.format == "JPEG2000":
-        # Of several channels white becomes black.
-        sizes = contents.find(_JPEG2000_START) + len(_JPEG2000_START)
-        channels = int.from_bytes(contents[sizes + 36 : sizes + 38], "big")
-        each = contents[sizes + 38 : sizes + 38 + 3 * channels : 3]
-        is_deep = max(byte % 128 + 1 for byte in each) > 8
-        if is_deep and not image.mode.startswith("I"):
-            raise _UnreadableError(_MISREAD)
     if image.format == "TIFF":
         tags = image.tag_v2  # type: ignore[attr-defined]
         sides = [int(tags.get(tag, 0)) for tag in _TILE_SIDES]
@@ -209,13 +187,9 @@ def _check_kind(image: PIL.Image.Image, contents: bytes) -> None:
         if _SIGNED in tags.get(_NUMBERS_OF, ()):
             raise _UnreadableError(_NUMBERS)
         inverted = tags.get(_COLORS) == _BLACK_IS_MOST
-        separate = (
-            tags.get(_PLANES) == _SEPARATE
-            and len(tags.get(_BITS, ())) > 1
-            and image.info.get("compression") == "raw"
-        )
+        separate = tags.get(_PLANES) == _SEPARATE
         if 16 in tags.get(_BITS, ()) and (inverted or separate):
-            raise _UnreadableError(_MISREAD)
+            raise _UnreadableError(_NUMBERS)
 
 
 def _row(
@@ -239,22 +213,19 @@ def _row(
             reason = _FORMAT
         except Exception:  # Decoders raise errors of any type.
             pass
-    return 0, 0, reason, PILLOW, 1, -1, 0
+    return 0, 0, reason, PILLOW, 1, 0
 
 
 # ---- All images --------------------------------------------------------------
 
 
-def at_files(
-    paths: Sequence[str], place: str, reading: Reading, look_again: bool
-) -> Found:
+def at_files(paths: Sequence[str], place: str, reading: Reading) -> Found:
     """Looks at image files.
 
     Args:
       paths: of the files.
       place: the folder, or the list, that they are from.
       reading: how they are read.
-      look_again: whether to look at files again that are known.
     """
     max_pixels, turn = reading.max_image_pixels, reading.exif == "apply"
 
@@ -283,30 +254,24 @@ def at_files(
 
     store = remembered.place(place, max_pixels, turn)
     each = np.ones([len(paths)], np.int64)
-    return _found(
-        remembered.find(paths, each, store, read, _ROW, read_all=look_again)
-    )
+    return _found(remembered.find(paths, each, store, read, _ROW))
 
 
 def at_records(
     paths: list[str],
     counts: np.ndarray,
-    read_file: Callable[[tf.Tensor], tf.data.Dataset],
     parse: Callable[[bytes], tuple[bytes, int]],
     place: str,
     reading: Reading,
-    look_again: bool,
 ) -> Found:
     """Looks at the images in files of records, which are never turned.
 
     Args:
       paths: of the files.
       counts: of their records, int64 [n].
-      read_file: path, string [] -> serialized records.
       parse: a serialized record -> its encoded image, and its label.
       place: the pattern that the files match, and how they are parsed.
       reading: how images are read.
-      look_again: whether to look at files again that are known.
 
     Raises:
       UserError: for files of other numbers of records.
@@ -318,8 +283,7 @@ def at_records(
         return *row, label
 
     def read(some: Sequence[str], counts: np.ndarray) -> np.ndarray:
-        records = tf.data.Dataset.from_tensor_slices(list(some))
-        batches = records.flat_map(read_file).batch(_BATCH).prefetch(2)
+        batches = tf.data.TFRecordDataset(list(some)).batch(_BATCH).prefetch(2)
         what = f"images of {len(some):,} TFRecord files"
         rows: list[tuple[int, ...]] = []
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -336,9 +300,7 @@ def at_records(
         return np.array(rows, _ROW)
 
     store = remembered.place(place, reading.max_image_pixels, "records")
-    return _found(
-        remembered.find(paths, counts, store, read, _ROW, read_all=look_again)
-    )
+    return _found(remembered.find(paths, counts, store, read, _ROW))
 
 
 def _found(rows: np.ndarray) -> Found:
@@ -379,7 +341,6 @@ def check(
         )
     if bad:
         terminal.warning(f"{name}: leaving out {len(bad)} unreadable: {what}")
-    _tell_dark(name, names, found)
     distinct = np.unique(found.sizes[readable], axis=0).tolist()
     shape = (*distinct[0], 3) if len(distinct) == 1 else None
     return np.flatnonzero(readable), shape, tuple(bad)
@@ -400,17 +361,3 @@ def _unreadable(names: Sequence[str], found: Found, reading: Reading) -> str:
             text = reason.format(limit)
             parts.append(f"{len(rows)} {text} ({_named(names, rows)})")
     return ", ".join(parts)
-
-
-def _tell_dark(name: str, names: Sequence[str], found: Found) -> None:
-    """Warns of images of 16 bits per channel that are almost black."""
-    is_deep = found.peaks >= 0
-    rows = np.flatnonzero(is_deep & (found.peaks <= _DARK))
-    if 2 * len(rows) > is_deep.sum():
-        peak = int(found.peaks[rows].max())
-        terminal.warning(
-            f"{name}: {len(rows):,} images of 16 bits per channel have no value"
-            f" above {256 * peak + 255:,} ({_named(names, rows)}): the upper 8"
-            " bits are read, so that they are almost black: multiply their"
-            f" values by {1 << 8 - peak.bit_length()}"
-        )

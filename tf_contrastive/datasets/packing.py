@@ -59,16 +59,14 @@ def pack(
     source: Source,
     folder: str,
     side: int,
-    encoding: str = "auto",
     file_images: int = PACK_FILE_IMAGES,
 ) -> dict[str, int]:
     """Writes a split to a folder.
 
     Images whose shorter side is longer than `side` are shrunk to it. Upright
-    JPEGs that are not are copied. With `encoding` "auto", other images of lossy
-    formats become JPEGs, and all others PNGs, without loss; with "jpeg" or
-    "png" all become that. A file has `file_images` images. A call that was
-    interrupted is repeated: whole files are kept.
+    JPEGs that are not are copied. Other images of lossy formats become JPEGs,
+    and all others PNGs, without loss. A file has `file_images` images. A call
+    that was interrupted is repeated: whole files are kept.
 
     Returns:
       The number of images "kept", and encoded as "jpeg" and "png".
@@ -89,7 +87,6 @@ def pack(
         "dataset": info.name,
         "split": info.split,
         "side": side,
-        "encoding": encoding,
         "file_images": file_images,
         "examples": info.num_examples,
         "num_classes": info.num_classes,
@@ -108,7 +105,7 @@ def pack(
     files.remove_leftovers(folder)
     start = len(parts) * file_images
     # One pipeline for all files: TensorFlow takes 0.8 s to optimize each.
-    examples = _serialized(source, start, side, encoding)
+    examples = _serialized(source, start, side)
     for first in range(start, info.num_examples, file_images):
         done = min(first + file_images, info.num_examples)
         name = f"{split}-{first // file_images:05}.tfrecord"
@@ -128,7 +125,7 @@ def pack(
 
 
 def _serialized(
-    source: Source, start: int, side: int, encoding: str
+    source: Source, start: int, side: int
 ) -> Iterator[tuple[bytes, str]]:
     """Yields serialized `tf.train.Example`s and how each is packed, in order.
 
@@ -143,7 +140,7 @@ def _serialized(
             halvings = tf.reduce_sum(tf.cast(times >= [2, 4, 8], tf.int32))
             record = record | {"halvings": halvings}
         example = source.decode(record)
-        packed, way = _encoded(record, example["image"], side, encoding)
+        packed, way = _encoded(record, example["image"], side)
         return example | {"image": packed, "way": way}
 
     rest = source.select(np.arange(start, source.info.num_examples))
@@ -163,14 +160,14 @@ def _serialized(
 
 
 def _encoded(
-    record: Record, image: tf.Tensor, side: int, encoding: str
+    record: Record, image: tf.Tensor, side: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a packed image and its place in `_WAYS`.
 
     Args:
       record: of a file's `path`, or of `image`, its bytes or its pixels.
       image: its pixels, uint8 [h, w, 3].
-      side, encoding: see `pack`.
+      side: see `pack`.
     """
     shorter = tf.reduce_min(tf.shape(image)[:2])
     contents = tf.constant(b"")
@@ -178,19 +175,14 @@ def _encoded(
         contents = tf.io.read_file(record["path"])
     elif record["image"].dtype == tf.string:
         contents = record["image"]
-    same = tf.constant(False)
-    if encoding != "png":
-        is_whole = (shorter <= side) & (record.get("halvings", 0) == 0)
-        same = is_whole & _is_upright_jpeg(record, contents)
-    lossy = tf.constant(encoding == "jpeg")
-    if encoding == "auto":
-        lossy = _is_lossy(contents)
+    is_whole = (shorter <= side) & (record.get("halvings", 0) == 0)
+    same = is_whole & _is_upright_jpeg(record, contents)
     small = _shrunk(image, side)
     return tf.cond(
         same,
         lambda: (contents, _WAYS.index(_KEPT)),
         lambda: tf.cond(
-            lossy,
+            _is_lossy(contents),
             lambda: (
                 tf.io.encode_jpeg(small, quality=_QUALITY),
                 _WAYS.index(_LOSSY),
@@ -216,8 +208,7 @@ def _is_upright_jpeg(record: Record, contents: tf.Tensor) -> tf.Tensor:
 def _is_lossy(contents: tf.Tensor) -> tf.Tensor:
     """Whether a file's bytes, string [], are of a lossy format; bool [].
 
-    Those are JPEG, AVIF, HEIC, and WebP but for its lossless kind. JPEG 2000
-    and TIFF count as lossless.
+    Those are JPEG, AVIF, HEIC, and WebP but for its lossless kind.
     """
     head = tf.strings.substr(contents, 0, 1 << 16)
     is_heif = tf.strings.regex_full_match(head, r"\C{4}ftyp\C*")
@@ -270,7 +261,7 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
             " packed: repeat the command that packs them"
         )
     advice = "copy it again, or delete the folder and pack the images again"
-    record_files.check_counts(paths, counts, folder, access.verify_all, advice)
+    record_files.check_counts(paths, counts, folder, advice)
     features = {"image": tf.io.FixedLenFeature([], tf.string)}
     if about["num_classes"] is not None:
         features["label"] = tf.io.FixedLenFeature([], tf.int64)
@@ -292,5 +283,5 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
         unlabelled=about["unlabelled"],
     )
     return in_files(
-        records.select(np.arange(start, stop)), decoding.decode_packed, info
+        records.select(np.arange(start, stop)), decoding.decode_record, info
     )

@@ -10,7 +10,6 @@ import hashlib
 import os
 import stat
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,10 +20,12 @@ from tf_contrastive.base import errors, files, terminal
 
 T = TypeVar("T")
 # Change it when something else is found in the same files.
-_VERSION = 10
+_VERSION = 11
 # Requests at a time; object stores take long for each.
 REMOTE_THREADS = 64
 _LOG_SECONDS = 10
+# The stores that this process has used.
+_used: set[str] = set()
 
 
 class _Known(NamedTuple):
@@ -41,6 +42,14 @@ class _Known(NamedTuple):
     stats: np.ndarray
     counts: np.ndarray
     rows: np.ndarray
+
+    def places(self, keys: np.ndarray) -> np.ndarray:
+        """Returns where files may be, int64 [m]; without files zeros."""
+        if not len(self.keys):
+            return np.zeros_like(keys)
+        order = np.argsort(self.keys)
+        places = np.searchsorted(self.keys, keys, sorter=order)
+        return order[np.minimum(places, len(order) - 1)]
 
     def rows_of(self, chosen: np.ndarray) -> np.ndarray:
         """Returns the rows of some of the files, int [m] or bool [n]."""
@@ -62,6 +71,13 @@ class _Known(NamedTuple):
         pairs = zip(self, other, strict=True)
         return _Known(*map(np.concatenate, pairs))
 
+    def whole(self) -> "_Known":
+        """Returns the files that exist and could be read."""
+        is_whole = self.stats[:, 0] >= 0
+        bad = self.rows[(self.rows.dtype.names or ("",))[0]] == 0
+        is_whole[np.repeat(np.arange(len(self.keys)), self.counts)[bad]] = False
+        return self.select(is_whole)
+
 
 def digest(contents: Any) -> int:
     """Returns 64 bits that equal contents share, and others do not."""
@@ -77,7 +93,6 @@ def find(
     read: Callable[[Sequence[str], np.ndarray], np.ndarray],
     form: np.dtype,
     *,
-    read_all: bool = False,
     time_of: str = "st_mtime_ns",
 ) -> np.ndarray:
     """Returns what is found in file after file; reads those not known.
@@ -87,58 +102,38 @@ def find(
       counts: of their rows, int64 [n].
       name: of what is found, and where; see `place`.
       read: some of the paths, and their counts -> all their rows.
-      form: of a row; the first number is 0 in rows that are not remembered.
-      read_all: whether to read known files, too.
+      form: of a row; the first number is 0 in rows that are not remembered,
+        since the disk may have been at fault.
       time_of: the local file's time that must not have changed.
     """
     store = _store(name)
+    _used.add(store)
     known = _load(store, form)
-    if read_all:
-        # If reading fails, the next start remembers nothing.
-        with contextlib.suppress(OSError):
-            os.remove(store)
     keys = np.fromiter(map(_key, paths), np.int64, len(paths))
-    _, firsts, place = np.unique(keys, return_index=True, return_inverse=True)
-    if len(firsts) < len(keys):
-        # Each file once, and then its rows as often as it occurs.
-        some = [paths[i] for i in firsts.tolist()]
-        rows = find(
-            some,
-            counts[firsts],
-            name,
-            read,
-            form,
-            read_all=read_all,
-            time_of=time_of,
-        )
-        once = _Known(keys[firsts], np.zeros([0]), counts[firsts], rows)
-        return once.rows_of(place.reshape(-1))
     stats = _stats(paths, time_of)
-    # Where the files are among those that are known.
-    places = np.zeros([len(paths)], np.int64)
-    is_known = np.zeros([len(paths)], bool)
-    if len(known.keys) and not read_all:
-        order = np.argsort(known.keys)
-        places = np.searchsorted(known.keys, keys, sorter=order)
-        places = order[np.minimum(places, len(order) - 1)]
+    places = known.places(keys)
+    is_known = np.zeros([len(keys)], bool)
+    if len(known.keys):
         is_known = (known.keys[places] == keys) & (stats[:, 0] >= 0)
         is_known &= (known.stats[places] == stats).all(axis=1)
         is_known &= known.counts[places] == counts
     if is_known.all():
         return known.rows_of(places)
     unknown = np.flatnonzero(~is_known)
+    _, firsts = np.unique(keys[unknown], return_index=True)
+    unknown = unknown[np.sort(firsts)]
     rows = read([paths[i] for i in unknown.tolist()], counts[unknown])
     new = _Known(keys[unknown], stats[unknown], counts[unknown], rows)
-    found = known.select(places[is_known]).joined(new)
-    order = np.argsort(np.concatenate([np.flatnonzero(is_known), unknown]))
-    found = found.select(order)
-    # Unreadable ones are tried again: the disk may have been at fault.
-    is_whole = found.rows[(form.names or ("",))[0]] != 0
-    kept = found.stats[:, 0] >= 0
-    kept[np.repeat(np.arange(len(keys)), found.counts)[~is_whole]] = False
-    others = known.select(~np.isin(known.keys, keys))
-    _save(store, others.joined(found.select(kept)))
-    return found.rows
+    known = known.select(~np.isin(known.keys, new.keys)).joined(new)
+    _save(store, known.whole())
+    return known.rows_of(known.places(keys))
+
+
+def forget() -> None:
+    """Lets all that this process has found be read again."""
+    for store in _used:
+        with contextlib.suppress(OSError):
+            os.remove(store)
 
 
 def logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
@@ -195,7 +190,7 @@ def _store(name: str) -> str:
     text = f"{_VERSION} {name}".encode("utf-8", "surrogateescape")
     key = hashlib.sha256(text).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(cache, "tf_contrastive", "images", f"{key}.npy")
+    return os.path.join(cache, "tf_contrastive", "images", f"{key}.npz")
 
 
 def _absolute(path: str) -> str:
@@ -208,18 +203,11 @@ def _key(path: str) -> int:
 
 def _load(store: str, form: np.dtype) -> _Known:
     """Reads what is known; nothing, if the store is absent or damaged."""
-    try:
-        files.size(store)  # Of a regular file.
-        with tf.io.gfile.GFile(store, "rb") as file:
-            check, *parts = (
-                np.lib.format.read_array(file, allow_pickle=False)
-                for _ in range(1 + len(_Known._fields))
-            )
-        known = _Known(*parts)
-        if check == _checksum(known) and known.rows.dtype == form:
+    with contextlib.suppress(Exception):  # Damaged ones raise errors of any.
+        with open(store, "rb") as file, np.load(file) as arrays:
+            known = _Known(*(arrays[field] for field in _Known._fields))
+        if known.rows.dtype == form:
             return known
-    except Exception:  # Damaged files raise errors of any type.
-        pass
     numbers = np.zeros([0], np.int64)
     pairs = np.zeros([0, 2], np.int64)
     return _Known(numbers, pairs, numbers, np.zeros([0], form))
@@ -230,12 +218,6 @@ def _save(store: str, known: _Known) -> None:
     with (
         contextlib.suppress(errors.UserError),
         files.replacing(store) as unfinished,
-        tf.io.gfile.GFile(unfinished, "wb") as file,
+        open(unfinished, "wb") as file,
     ):
-        for array in (_checksum(known), *known):
-            np.lib.format.write_array(file, array, allow_pickle=False)
-
-
-def _checksum(known: _Known) -> np.ndarray:
-    sums = [zlib.crc32(np.ascontiguousarray(array).data) for array in known]
-    return np.array(sum(sums), np.int64)
+        np.savez(file, **known._asdict())

@@ -522,13 +522,11 @@ class Access(NamedTuple):
       data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
       reading: options of the files' images.
       open: (name, split) -> the source of another dataset, opened alike.
-      verify_all: whether to verify images again that are known.
     """
 
     data_dir: str | None
     reading: Reading
     open: Callable[[str, str], Source]
-    verify_all: bool = False
 
 
 @tf.autograph.experimental.do_not_convert

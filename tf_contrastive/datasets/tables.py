@@ -5,10 +5,8 @@ The names of the columns are in a header, and nothing is guessed from values.
 
 import codecs
 import functools
-import itertools
 import os
 import re
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -35,26 +33,20 @@ _FORM = f"write a header such as path,label,split, {OWN}"
 # The mark that spreadsheets write before the text -> its encoding.
 _ENCODINGS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 # Names of columns, in lower case and without spaces, hyphens and "_".
 _PATHS = ("path", "image", "file", "filename")
 _LABELS = ("label", "class", "target")
 _SPLITS = ("split",)
-# Such as is_train, fold, subset: they may have splits, and are not read.
-_MAY_BE_SPLIT = re.compile(
-    r".*(train|test|valid|split|fold|partition|subset).*"
-)
 # What data frames write where there is no value.
 _MISSING = ("", "nan", "<na>", "null", "n/a", "#n/a")
-_NUMBER = r"^[-+]?[0-9]+(\.[0-9]*)?$"
-_INTEGER = re.compile(r"([-+]?)0*([0-9]+)(\.0*)?")
-# Of a label: more do not fit into any integer of TensorFlow.
-_MAX_DIGITS = 18
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
+# At most 18 digits, which fit into any integer.
+_INTEGER = re.compile(r"([-+]?)0*([0-9]{1,18})(\.0*)?")
+# Several labels of an image: a|b, [a, b], 1 2.
+_SEVERAL = re.compile(r".*[;|].*|\[.*\]|\d+(\s+\d+)+")
 
 
 class _Split(NamedTuple):
@@ -93,14 +85,9 @@ def _read(file: str, reading: Reading) -> pa.Table:
         content = raw.decode(_ENCODINGS.get(next(marks, b""), "utf-8"))
         if "\0" in content:
             raise ValueError("it has zero bytes")
-        content = content.lstrip("\r\n")
-        # As Excel tells itself the delimiter.
-        if match := re.match(r'"?sep=(.)"?[\r\n]+', content, re.IGNORECASE):
-            content = content[match.end() :]
         first = re.split(r"[\r\n]", content, maxsplit=1)[0]
-        delimiters = [match[1]] if match else [*_DELIMITERS]
-        for delimiter in delimiters:
-            header = [cell.strip(' "\r') for cell in first.split(delimiter)]
+        for delimiter in (",", ";", "\t"):
+            header = [cell.strip(' "') for cell in first.split(delimiter)]
             if wanted.intersection(map(_plain, header)):
                 break
         else:
@@ -110,9 +97,6 @@ def _read(file: str, reading: Reading) -> pa.Table:
                 f" name, set {errors.arg('csv_path_column')}"
             )
         names = [name or str(i) for i, name in enumerate(header, 1)]
-        if repeated := [n for n, count in Counter(names).items() if count > 1]:
-            raise ValueError(f"several columns are named {repeated[0]}")
-        text = pa.large_string()
         table = pyarrow.csv.read_csv(
             pa.py_buffer(content.encode()),
             pyarrow.csv.ReadOptions(
@@ -120,25 +104,28 @@ def _read(file: str, reading: Reading) -> pa.Table:
             ),
             pyarrow.csv.ParseOptions(delimiter=delimiter),
             pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(names, text),
+                column_types=dict.fromkeys(names, pa.large_string()),
                 strings_can_be_null=False,
             ),
         )
+        for column in table.columns:
+            if pc.any(pc.match_substring_regex(column, r'^\s+"')).as_py():
+                raise ValueError("there are spaces before a quote")
+        if len({*names}) < len(names):
+            raise ValueError("several columns have the same name")
     except (ValueError, pa.ArrowException) as error:
         raise errors.UserError(
             f"{file} is not a table ({errors.first_line(error)}): {_FORM}, in"
             " UTF-8"
         ) from error
-    for column in table.columns:
-        if pc.any(pc.match_substring_regex(column, r'^\s+"')).as_py():
-            raise errors.UserError(
-                f"{file}: there are spaces before a quote: remove them"
-            )
     columns = [pc.utf8_trim_whitespace(c).combine_chunks() for c in table]
-    table = pa.table(dict(zip(names, columns, strict=True)))
     # Spreadsheets fill tables up.
-    is_empty = functools.reduce(pc.and_, [pc.equal(x, "") for x in table])
-    return table.filter(pc.invert(is_empty))
+    is_empty = functools.reduce(pc.and_, [pc.equal(x, "") for x in columns])
+    table = pa.table(dict(zip(names, columns, strict=True)))
+    table = table.filter(pc.invert(is_empty))
+    if not table.num_rows:
+        raise errors.UserError(f"{file} is empty: {_FORM}, and a line an image")
+    return table
 
 
 def _column(
@@ -160,34 +147,26 @@ def _column(
     return next(iter(found), None)
 
 
-def _paths_of(file: str, table: pa.Table, reading: Reading) -> str:
-    wanted = reading.csv_path_column
-    return _column(file, table, _PATHS, "csv_path_column", wanted) or ""
-
-
 def _lines(
-    name: str,
-    file: str,
-    split: str | None,
-    reading: Reading,
-    lacks: bool = False,
+    file: str, split: str | None, reading: Reading, lacks: bool = False
 ) -> dict[str, _Split]:
     """Reads a table; returns its splits.
 
     Args:
-      name: of the dataset.
       file: of the table.
       split: that of all lines; None: those of a column, or train.
       reading: options.
       lacks: whether the table may lack a column of labels beside others.
 
     Raises:
-      UserError: for lines that lack something, or labels of another name.
+      UserError: for lines that lack something, or columns of another name.
     """
     table = _read(file, reading)
-    if not table.num_rows:
-        raise errors.UserError(f"{file} is empty: {_FORM}, and a line an image")
-    path, wanted = _paths_of(file, table, reading), reading.csv_label_column
+    wanted = reading.csv_label_column
+    path = _column(
+        file, table, _PATHS, "csv_path_column", reading.csv_path_column
+    )
+    assert path is not None
     label = None
     if wanted != NO_FEATURE:
         label = _column(file, table, _LABELS, "csv_label_column", wanted)
@@ -196,8 +175,12 @@ def _lines(
         raise errors.UserError(
             f"{file}: line {row + 1} below the header has no path: write one"
         )
-    others = [x for x in table.column_names if x not in (path, label, of_split)]
-    others = [x for x in others if any(paths.texts(table[x].combine_chunks()))]
+    others = [
+        name
+        for name in table.column_names
+        if name not in (path, label, of_split)
+        and pc.any(pc.not_equal(table[name], "")).as_py()
+    ]
     if label is None and others and wanted != NO_FEATURE and not lacks:
         raise errors.UserError(
             f"{file}: which of its columns {few(others)} has the labels? Set"
@@ -205,13 +188,9 @@ def _lines(
             f" {NO_FEATURE}"
         )
     for other in others:
-        values = pc.unique(table[other]).to_pylist()
-        if _MAY_BE_SPLIT.fullmatch(_plain(other)) or all(
-            map(split_spec.meaning, values)
-        ):
-            terminal.warning(
-                f"{name}: column {other} of {file} is not read: splits are in a"
-                " column named split"
+        if all(map(split_spec.meaning, pc.unique(table[other]).to_pylist())):
+            raise errors.UserError(
+                f"{file}: column {other} has splits: rename it to split"
             )
     found = {
         "list": f"{file}: {table.num_rows:,} lines",
@@ -280,47 +259,40 @@ def _splits(
     """Reads all splits of a path; returns the one to open, and all."""
     base = split_spec.parse(split)[0]
     wanted = split_spec.meaning(base) or base
+    by_split: dict[str, _Split] = {}
     if "{split}" in path:
-        tables: dict[str, str] = {}
-        for word in split_spec.spellings():
-            file = path.replace("{split}", word)
-            meaning = split_spec.meaning(word) or ""
-            if tf.io.gfile.exists(file) and not tf.io.gfile.isdir(file):
-                same = tables.setdefault(meaning, file)
-                if same != file:
-                    raise errors.UserError(
-                        f"{name}: {same} and {file} both mean the split"
-                        f" {meaning}: rename or join them"
-                    )
-        if wanted not in tables:
-            kind = errors.AbsentSplitError if tables else errors.AbsentDataError
-            there = f", only {few(tables.values())}" if tables else ""
-            raise kind(
-                f"{name}: there is no file {path.replace('{split}', base)}"
-                f"{there}: write a table for each split"
-            )
-        split_spec.refuse_fraction(name, reading, "its splits are tables")
-        by_split: dict[str, _Split] = {}
-        for one, file in tables.items():
-            by_split |= _lines(name, file, one, reading, one != "train")
-        return wanted, by_split
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+        for one in dict.fromkeys([wanted, "train", "test", "validation"]):
+            _, found = split_spec.place(name, path, one, _tables)
+            for file in found:
+                by_split |= _lines(file, one, reading, one != "train")
+        reason = "its splits are tables"
+    elif not _tables(path):
         what = "is a folder" if tf.io.gfile.exists(path) else "does not exist"
         raise errors.AbsentDataError(
             f"{name}: {path} {what}: use a table, or folder:PATH"
         )
-    by_split = _lines(name, path, None, reading)
-    if by_split.keys() != {"train"}:
-        split_spec.refuse_fraction(name, reading, "it has a column of splits")
-    elif wanted == "test" and reading.test_fraction:
-        wanted = "train"
+    else:
+        by_split = _lines(path, None, reading)
+        reason = "it has a column of splits"
+        if by_split.keys() == {"train"}:
+            reason = ""
+            if wanted == "test" and reading.test_fraction:
+                wanted = "train"
     if wanted not in by_split:
         raise errors.AbsentSplitError(
-            f"{name} has no split {base!r}, only {', '.join(by_split)}: write"
-            " it into a column split, or put {split} into the path, or set"
+            f"{name} has no split {base!r}, only {few(by_split) or 'none'}:"
+            " write it into a column split, or a table for each split, with"
+            " {split} in the path, or set"
             f" {errors.arg('test_fraction', '0.2')}"
         )
+    if reason:
+        split_spec.refuse_fraction(name, reading, reason)
     return wanted, by_split
+
+
+def _tables(path: str) -> list[str]:
+    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    return [path] * is_file
 
 
 # ---- Labels ------------------------------------------------------------------
@@ -340,26 +312,21 @@ def _numbers(
       (label -> number, name per class or (), number of classes).
     """
     labels = set().union(*by_split.values())
-    numbers = {label for label in labels if re.match(_NUMBER, label)}
+    _check_single(name, labels)
+    numbers = {label for label in labels if _NUMBER.fullmatch(label)}
     if names := labels - numbers:
         if numbers:
             terminal.warning(
                 f"{name}: labels such as {min(numbers)} are names, since"
                 f" {len(names):,} are no numbers, such as {min(names)}"
             )
-        _check_single(name, labels)
         number = number_names(name, split, by_split)
         return number, tuple(number), len(number)
     number = {}
     for label in labels:
         if not (match := _INTEGER.fullmatch(label)):
             raise errors.UserError(
-                f"{name}: label {label}: write integers of at least 0, or names"
-            )
-        if len(match[2]) > _MAX_DIGITS:
-            raise errors.UserError(
-                f"{name}: {match[2][:_MAX_DIGITS]}... is too large for a label:"
-                " number the classes from 0"
+                f"{name}: label {label[:20]}: write integers from 0, or names"
             )
         number[label] = int(match[1] + match[2]) - (reading.first_label or 0)
     of_split = {key: {number[x] for x in x_} for key, x_ in by_split.items()}
@@ -367,34 +334,17 @@ def _numbers(
 
 
 def _check_single(name: str, labels: set[str]) -> None:
-    """Refuses labels of several classes; warns of those that may be."""
-    several = [x for x in labels if re.fullmatch(r"\[.*\]|\d+(\s+\d+)+", x)]
+    """Refuses labels of several classes."""
+    several = set(filter(_SEVERAL.fullmatch, labels))
     for label in labels:
-        parts = [part.strip() for part in re.split(r"[;|,&+]", label)]
+        parts = re.split(r"[\s,&+]+", label)
         if len(parts) > 1 and labels.issuperset(parts):
-            several.append(label)
+            several.add(label)
     if several:
         raise errors.UserError(
             f"{name}: label {min(several)} has several classes: write one class"
             f" for each image, {OWN}"
         )
-    # Of words all must come again: polar bear and black bear are one class
-    # each.
-    for separators, are_enough in (r"[;|]", any), (r"[\s,]+", all):
-        parts_of = {x: {*re.split(separators, x)} - {""} for x in labels}
-        often = Counter(itertools.chain.from_iterable(parts_of.values()))
-        combined = sorted(
-            label
-            for label, parts in parts_of.items()
-            if len(parts) > 1 and are_enough(often[x] > 1 for x in parts)
-        )
-        if combined:
-            terminal.warning(
-                f"{name}: labels such as {few(map(repr, combined), 2)} are read"
-                " as one class each; if they are several classes, write one"
-                " class for each image"
-            )
-            return
 
 
 def _check_repeated(
@@ -408,19 +358,18 @@ def _check_repeated(
     again = np.flatnonzero(firsts < np.arange(len(place)))
     if not len(again):
         return
-    if labels is not None and lines.labels is not None:
+    named = lines.names[int(again[0])]
+    if labels is not None:
         other = again[labels[again] != labels[firsts[again]]]
         if len(other):
-            i, j = int(other[0]), int(firsts[other[0]])
+            named = lines.names[int(other[0])]
             raise errors.UserError(
                 f"{name}: {len(other):,} of {len(place):,} lines give a file"
-                f" another label, such as {lines.names[i]}"
-                f" ({lines.labels[j]!s}, and {lines.labels[i]!s}): write one"
-                " line for each file"
+                f" another label, such as {named}: write one line for each file"
             )
     terminal.warning(
         f"{name}: {len(again):,} of {len(place):,} lines repeat a file, such as"
-        f" {lines.names[int(again[0])]}: each counts as an image"
+        f" {named}: each counts as an image"
     )
 
 
@@ -461,12 +410,6 @@ def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
         # Larger ones are refused, by the number of classes.
         of_text = np.minimum(numbers, 2**31 - 1).astype(np.int32)
         labels = of_text[known.indices.to_numpy()]
-        if own != "train" and len(np.unique(labels)) == 1 < count:
-            terminal.warning(
-                f"{name}: all images of {own} are of one class,"
-                f" {lines.labels[0]}: if that is in the place of labels that"
-                " are not known, leave them out"
-            )
     elif labelled:
         terminal.warning(
             f"{name}: {own} has no labels, and {few(sorted(labelled))} has"
@@ -485,6 +428,5 @@ def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
         classes,
         count,
         holds_out=by_split.keys() == {"train"} and reading.test_fraction > 0,
-        base=base,
     )
     return image_files.open_listing(name, split, access, listing)

@@ -244,9 +244,7 @@ def _num_examples(builder: "DatasetBuilder", split: str) -> int:
     return count
 
 
-def _files(
-    builder: "DatasetBuilder", split: str, verify_all: bool = False
-) -> Files:
+def _files(builder: "DatasetBuilder", split: str) -> Files:
     """The files of a split, as serialized examples."""
     from tensorflow_datasets.core import file_adapters
 
@@ -263,7 +261,6 @@ def _files(
             paths,
             [part.examples_in_shard for part in parts],
             str(builder.data_dir),
-            verify_all,
             "copy it again, or prepare the dataset again",
         )
     adapter = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format]
@@ -290,7 +287,7 @@ def open_tfds(
     image, label = _choose(tfds, builder, access.reading)
     count = _num_examples(builder, split)
     features = builder.info.features
-    files = _files(builder, split, access.verify_all)
+    files = _files(builder, split)
     # Name in the record -> name of the feature.
     names = {"image": image} | ({"label": label} if label else {})
     names |= {"extra": "extra"} if "extra" in features else {}
