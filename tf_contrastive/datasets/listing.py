@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config.data import Reading
 
 # How anything else is read.
 OWN = (
@@ -112,35 +111,27 @@ def number_names(
 
 
 def count_integers(
-    name: str, split: str, by_split: Mapping[str, set[int]], reading: Reading
+    name: str, split: str, by_split: Mapping[str, set[int]]
 ) -> int:
     """Checks labels that are integers; returns the number of classes.
 
     Args:
       name: of the dataset.
       split: the one that is opened, a key of `by_split`.
-      by_split: the labels that occur, less `first_label`.
-      reading: options.
+      by_split: the labels that occur.
 
     Raises:
-      UserError: unless they start at 0.
+      UserError: for labels below 0.
     """
     every = set().union(*by_split.values())
     smallest, count = min(every), max(every) + 1
-    if smallest == 1 and reading.first_label is None:
-        raise errors.UserError(
-            f"{name}: its labels start at 1: set"
-            f" {errors.arg('first_label', '1')}, or"
-            f" {errors.arg('first_label', '0')} if there is a class 0"
-        )
     if smallest < 0:
-        first = reading.first_label or 0
         raise errors.UserError(
-            f"{name}: its smallest label is {smallest + first}: write labels of"
-            f" at least {first}, or, if -1 is none, set"
+            f"{name}: its smallest label is {smallest}: write labels of at"
+            " least 0, or, if -1 is none, set"
             f" {errors.arg('unlabelled', 'own_views')}"
         )
-    if 2 * len(every) < count:
+    if smallest > 0 or 2 * len(every) < count:
         terminal.warning(
             f"{name}: {count - len(every):,} of {count:,} classes have no"
             " image: number the classes from 0, without gaps"

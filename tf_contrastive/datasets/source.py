@@ -108,39 +108,6 @@ class Files:
             self._interleaved(columns, self._of_file, at_a_time)
         )
 
-    def parts(
-        self,
-        order: tf.Tensor,
-        skips: tf.Tensor,
-        counts: tf.Tensor,
-        at_a_time: int,
-    ) -> tf.data.Dataset:
-        """Returns (index, record) of parts of files, as `numbered` does.
-
-        Args:
-          order: the files, int [m].
-          skips, counts: records of each that belong, to leave out at its start
-            and to return after those, int64 [m].
-          at_a_time: files that are read in turn.
-        """
-
-        def of_part(
-            skip: tf.Tensor, count: tf.Tensor, *file: tf.Tensor
-        ) -> tf.data.Dataset:
-            records = self._belonging(self._of_file(*file))
-            return records.skip(skip).take(count)
-
-        files = tuple(tf.gather(column, order) for column in self._columns())
-        return self._interleaved((skips, counts, *files), of_part, at_a_time)
-
-    def sizes(self) -> np.ndarray:
-        """Returns the records of each file that belong, int64 [F]."""
-        if self.mask is None:
-            return np.asarray(self.counts, np.int64)
-        before = np.concatenate([[0], np.cumsum(self.mask)])
-        ends = np.cumsum(self.counts)
-        return before[ends] - before[ends - self.counts]
-
     def _columns(self) -> tuple[tf.Tensor, ...]:
         """Returns name, skip, count and first index of each file."""
         firsts = np.cumsum([0, *self.counts[:-1]])

@@ -299,9 +299,9 @@ def _tables(path: str) -> list[str]:
 
 
 def _numbers(
-    name: str, split: str, by_split: dict[str, set[str]], reading: Reading
+    name: str, split: str, by_split: dict[str, set[str]]
 ) -> tuple[dict[str, int], tuple[str, ...], int]:
-    """Numbers the classes: integers are used unchanged, less `first_label`.
+    """Numbers the classes: integers are used unchanged.
 
     Args:
       name: of the dataset.
@@ -328,9 +328,9 @@ def _numbers(
             raise errors.UserError(
                 f"{name}: label {label[:20]}: write integers from 0, or names"
             )
-        number[label] = int(match[1] + match[2]) - (reading.first_label or 0)
+        number[label] = int(match[1] + match[2])
     of_split = {key: {number[x] for x in x_} for key, x_ in by_split.items()}
-    return number, (), count_integers(name, split, of_split, reading)
+    return number, (), count_integers(name, split, of_split)
 
 
 def _check_single(name: str, labels: set[str]) -> None:
@@ -404,7 +404,7 @@ def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
             key: {*pc.unique(x).to_pylist()} - {""}
             for key, x in labelled.items()
         }
-        number, classes, count = _numbers(name, own, occurring, reading)
+        number, classes, count = _numbers(name, own, occurring)
         known = lines.labels.dictionary_encode()
         numbers = [number.get(x, -1) for x in known.dictionary.to_pylist()]
         # Larger ones are refused, by the number of classes.

@@ -204,9 +204,9 @@ def _reader(
         if chosen.label is None:
             is_other = not present.keys().isdisjoint(unwanted)
             return _OTHER_LABEL if is_other else 0
-        kind, values = present.get(chosen.label, ("nothing", ()))
-        if not values:
+        if chosen.label not in present:
             return _NO_LABEL
+        kind, values = present[chosen.label]
         return values[0] if kind == "int64" else _OTHER_LABEL
 
     def read(serialized: bytes) -> tuple[bytes, int]:
@@ -268,24 +268,21 @@ def _check(
     return labels
 
 
-def _parser(
-    chosen: _Chosen, first_label: int, may_lack: bool
-) -> Callable[[tf.Tensor], Record]:
+def _parser(chosen: _Chosen, may_lack: bool) -> Callable[[tf.Tensor], Record]:
     """Returns serialized, string [] -> record, for records without faults.
 
     `may_lack`: whether records may have no label, or -1, and then have -1.
     """
     features = {chosen.image: tf.io.FixedLenFeature([], tf.string)}
     if chosen.label is not None:
-        features[chosen.label] = tf.io.RaggedFeature(tf.int64)
+        none = -1 if may_lack else None
+        features[chosen.label] = tf.io.FixedLenFeature([], tf.int64, none)
 
     def parse(serialized: tf.Tensor) -> Record:
         parsed = tf.io.parse_single_example(serialized, features)
         record = {"image": parsed[chosen.image]}
         if chosen.label is not None:
-            none = [first_label - 1] if may_lack else []
-            labels = tf.concat([parsed[chosen.label], none], axis=0)
-            record["label"] = tf.maximum(labels[0] - first_label, -1)
+            record["label"] = parsed[chosen.label]
         return record
 
     return parse
@@ -342,15 +339,12 @@ def tfrecord(
     start, stop = split_spec.bounds(split, len(places))
     taken = found.select(slice(start, stop))
     good, shape, bad = looking.check(name, places[start:stop], taken, reading)
-    first_label = reading.first_label or 0
     num_classes, about, lacking = None, "none", 0
     if chosen.label is not None:
         # Of the whole split: a slice may lack classes, where files are sorted.
         labels = labels[labels >= 0]
-        known = {*np.unique(labels - first_label).tolist()}
-        num_classes = listing.count_integers(
-            name, split, {split: known}, reading
-        )
+        known = {*np.unique(labels).tolist()}
+        num_classes = listing.count_integers(name, split, {split: known})
         lacking = len(places) - len(labels)
         about = f"feature {chosen.label!r}"
         about += f", and none of {lacking:,} records" * bool(lacking)
@@ -371,7 +365,7 @@ def tfrecord(
             ("labels", about),
         ),
     )
-    parse = _parser(chosen, first_label, reading.admits_unlabelled)
+    parse = _parser(chosen, reading.admits_unlabelled)
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
     source = in_files(files.select(start + good), decoding.decode_record, info)
     return dataclasses.replace(source, digests=found.digests[start + good])

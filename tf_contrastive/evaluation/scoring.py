@@ -325,15 +325,9 @@ def check_seen(
         PROTOCOLS[name].needs_labels for name in protocols
     )
     if seen.are_known and scored and not is_held_out:
-        ours, theirs = trained.info.split, test.info.split
-        covers = seen.number == trained.info.num_examples
-        _, others = datasets.apart(ours, theirs, covers)
-        how = "without them"
-        if others and trained.info.name == test.info.name:
-            how = f"with {errors.arg('split', others)}"
+        theirs = errors.arg("test_split", test.info.split)
         raise errors.UserError(
-            f"{test.info.name}: {errors.arg('test_split', theirs)}:"
-            f" {seen.text}: set another {errors.arg('test_split')}, or repeat"
-            f" pretrain {how}"
+            f"{test.info.name}: {theirs}: {seen.text}: set another"
+            f" {errors.arg('test_split')}, or repeat pretrain without them"
         )
     return seen.text
