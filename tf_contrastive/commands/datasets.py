@@ -135,7 +135,7 @@ def _pack(options: Datasets) -> str:
     source = _open(options, chosen.dataset)
     folder = os.path.expanduser(chosen.pack)
     try:
-        ways = datasets.pack(
+        datasets.pack(
             source,
             folder,
             chosen.pack_side,
@@ -145,10 +145,8 @@ def _pack(options: Datasets) -> str:
         cause = error.__cause__ or error
         raise datasets.name_unreadable(cause) or error from cause
     return (
-        f"packed {sum(ways.values()):,} images of {source.info.split}:"
-        f" {ways['kept']:,} JPEGs unchanged, {ways['jpeg']:,} encoded as JPEG"
-        f" of quality 95, {ways['png']:,} as PNG without loss: read them by"
-        f" --dataset=packed:{chosen.pack}"
+        f"packed {source.info.num_examples:,} images of {source.info.split}:"
+        f" read them by --dataset=packed:{chosen.pack}"
     )
 
 

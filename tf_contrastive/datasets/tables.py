@@ -7,7 +7,6 @@ import codecs
 import functools
 import os
 import re
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,22 +46,6 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
 _INTEGER = re.compile(r"([-+]?)0*([0-9]{1,18})(\.0*)?")
 # Several labels of an image: a|b, [a, b], 1 2.
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\d+(\s+\d+)+")
-
-
-class _Split(NamedTuple):
-    """The lines of a split.
-
-    Attributes:
-      file: the table.
-      names: paths as they are written, LargeString [n].
-      labels: texts, "" of a line without a label; None: no line has one.
-      found: rows of `Info.found`.
-    """
-
-    file: str
-    names: pa.Array
-    labels: pa.Array | None
-    found: dict[str, str]
 
 
 # ---- Tables ------------------------------------------------------------------
@@ -147,16 +130,17 @@ def _column(
     return next(iter(found), None)
 
 
-def _lines(
-    file: str, split: str | None, reading: Reading, lacks: bool = False
-) -> dict[str, _Split]:
-    """Reads a table; returns its splits.
+def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
+    """Reads a table; returns `name`, `path`, `label` and `split` of each line.
 
     Args:
       file: of the table.
       split: that of all lines; None: those of a column, or train.
       reading: options.
-      lacks: whether the table may lack a column of labels beside others.
+
+    Returns:
+      Texts: the path as it is written, and whole; the label, "" of a line
+      without one; and train, test or validation.
 
     Raises:
       UserError: for lines that lack something, or columns of another name.
@@ -181,7 +165,7 @@ def _lines(
         if name not in (path, label, of_split)
         and pc.any(pc.not_equal(table[name], "")).as_py()
     ]
-    if label is None and others and wanted != NO_FEATURE and not lacks:
+    if label is None and others and not wanted and split in (None, "train"):
         raise errors.UserError(
             f"{file}: which of its columns {few(others)} has the labels? Set"
             f" {errors.arg('csv_label_column', others[-1])}, another one, or"
@@ -192,92 +176,68 @@ def _lines(
             raise errors.UserError(
                 f"{file}: column {other} has splits: rename it to split"
             )
-    found = {
-        "list": f"{file}: {table.num_rows:,} lines",
-        "paths": f"column {path}",
-        "labels": f"column {label}" if label else "none: no column of labels",
-        "columns_not_read": few(others),
-    }
+    base, none = os.path.dirname(file), paths.array_of([""] * len(table))
 
-    def lines_of(some: pa.Table) -> _Split:
-        return _of_lines(some, path, label, file, found, reading)
+    def located(written: str) -> str:
+        if "://" in written:
+            return written
+        return os.path.join(base, os.path.expanduser(written))
 
-    if split or of_split is None:
-        return {split or "train": lines_of(table)}
-    words = table[of_split].combine_chunks()
-    meanings = paths.mapped(lambda x: split_spec.meaning(x) or "", words)
-    if (row := pc.index(meanings, "").as_py()) >= 0:
+    def split_of(word: str) -> str:
+        if meaning := split_spec.meaning(word):
+            return meaning
         raise errors.UserError(
-            f"{file}: column {of_split} has {words[row].as_py()!r}, which is"
-            " not a split: write train, test or validation in every line"
+            f"{file}: column {of_split} has {word!r}, which is not a split:"
+            " write train, test or validation in every line"
         )
-    return {
-        one: lines_of(table.filter(pc.equal(meanings, one)))
-        for one in sorted(pc.unique(meanings).to_pylist())
-    }
 
-
-def _of_lines(
-    table: pa.Table,
-    path: str,
-    label: str | None,
-    file: str,
-    found: dict[str, str],
-    reading: Reading,
-) -> _Split:
-    """Returns paths and labels of lines."""
     names = table[path].combine_chunks()
-    if label is None:
-        return _Split(file, names, None, found)
-    labels = table[label].combine_chunks()
-    may_lack = reading.admits_unlabelled
-    missing = [*_MISSING, *["-1"] * may_lack]
-    is_bare = pc.is_in(pc.utf8_lower(labels), pa.array(missing, labels.type))
-    count = pc.sum(is_bare).as_py()
-    if count == len(labels):
-        terminal.warning(f"{file}: no labels are read: column {label} is empty")
-        found = found | {"labels": f"none: column {label} is empty"}
-        return _Split(file, names, None, found)
-    if count and not may_lack:
-        raise errors.UserError(
-            f"{file}: {count:,} of {len(labels):,} lines have no label, such as"
-            f" that of {names[pc.index(is_bare, True).as_py()]}: label every"
-            " line, or none, or set"
-            f" {errors.arg('unlabelled', 'own_views')}"
-        )
-    about = without_label(count, len(labels))
-    labels = pc.if_else(is_bare, "", labels)
-    return _Split(file, names, labels, found | {"without_label": about})
+    labels = none if label is None else table[label].combine_chunks()
+    is_bare = pc.is_in(pc.utf8_lower(labels), paths.array_of(_MISSING))
+    if split or of_split is None:
+        splits = paths.mapped(lambda _: split or "train", none)
+    else:
+        splits = paths.mapped(split_of, table[of_split].combine_chunks())
+    columns = {
+        "name": names,
+        "path": paths.mapped(located, names),
+        "label": pc.if_else(is_bare, "", labels),
+        "split": splits,
+    }
+    return pa.table(columns)
 
 
 # ---- Splits ------------------------------------------------------------------
 
 
+def _tables(path: str) -> list[str]:
+    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    return [path] * is_file
+
+
 def _splits(
     name: str, path: str, split: str, reading: Reading
-) -> tuple[str, dict[str, _Split]]:
+) -> tuple[str, dict[str, pa.Table]]:
     """Reads all splits of a path; returns the one to open, and all."""
     base = split_spec.parse(split)[0]
     wanted = split_spec.meaning(base) or base
-    by_split: dict[str, _Split] = {}
+    by_split: dict[str, pa.Table] = {}
     if "{split}" in path:
-        for one in dict.fromkeys([wanted, "train", "test", "validation"]):
+        for one in ("train", "test", "validation"):
             _, found = split_spec.place(name, path, one, _tables)
             for file in found:
-                by_split |= _lines(file, one, reading, one != "train")
-        reason = "its splits are tables"
+                by_split[one] = _lines(file, one, reading)
     elif not _tables(path):
         what = "is a folder" if tf.io.gfile.exists(path) else "does not exist"
         raise errors.AbsentDataError(
             f"{name}: {path} {what}: use a table, or folder:PATH"
         )
     else:
-        by_split = _lines(path, None, reading)
-        reason = "it has a column of splits"
-        if by_split.keys() == {"train"}:
-            reason = ""
-            if wanted == "test" and reading.test_fraction:
-                wanted = "train"
+        lines = _lines(path, None, reading)
+        for one in sorted(pc.unique(lines["split"]).to_pylist()):
+            by_split[one] = lines.filter(pc.equal(lines["split"], one))
+        if by_split.keys() == {"train"} and reading.test_fraction:
+            wanted = "train" if wanted == "test" else wanted
     if wanted not in by_split:
         raise errors.AbsentSplitError(
             f"{name} has no split {base!r}, only {few(by_split) or 'none'}:"
@@ -285,14 +245,9 @@ def _splits(
             " {split} in the path, or set"
             f" {errors.arg('test_fraction', '0.2')}"
         )
-    if reason:
-        split_spec.refuse_fraction(name, reading, reason)
+    if "{split}" in path or by_split.keys() != {"train"}:
+        split_spec.refuse_fraction(name, reading, "it has splits")
     return wanted, by_split
-
-
-def _tables(path: str) -> list[str]:
-    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
-    return [path] * is_file
 
 
 # ---- Labels ------------------------------------------------------------------
@@ -348,9 +303,10 @@ def _check_single(name: str, labels: set[str]) -> None:
 
 
 def _check_repeated(
-    name: str, lines: _Split, located: pa.Array, labels: np.ndarray | None
+    name: str, lines: pa.Table, labels: np.ndarray | None
 ) -> None:
     """Warns of files that occur twice; refuses those with two labels."""
+    located = lines["path"].combine_chunks()
     places = paths.array_of(paths.real(paths.texts(located)))
     place = places.dictionary_encode().indices.to_numpy()
     _, first = np.unique(place, return_index=True)
@@ -358,18 +314,17 @@ def _check_repeated(
     again = np.flatnonzero(firsts < np.arange(len(place)))
     if not len(again):
         return
-    named = lines.names[int(again[0])]
     if labels is not None:
         other = again[labels[again] != labels[firsts[again]]]
         if len(other):
-            named = lines.names[int(other[0])]
             raise errors.UserError(
                 f"{name}: {len(other):,} of {len(place):,} lines give a file"
-                f" another label, such as {named}: write one line for each file"
+                f" another label, such as {lines['name'][int(other[0])]}: write"
+                " one line for each file"
             )
     terminal.warning(
         f"{name}: {len(again):,} of {len(place):,} lines repeat a file, such as"
-        f" {named}: each counts as an image"
+        f" {lines['name'][int(again[0])]}: each counts as an image"
     )
 
 
@@ -385,45 +340,53 @@ def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
     reading, path = access.reading, os.path.expanduser(options.path)
     own, by_split = _splits(name, path, split, reading)
     lines = by_split[own]
-    base = os.path.dirname(lines.file)
-
-    def located(written: str) -> str:
-        if "://" in written:
-            return written
-        return os.path.join(base, os.path.expanduser(written))
-
-    whole = paths.mapped(located, lines.names)
-    labelled = {
-        key: x.labels for key, x in by_split.items() if x.labels is not None
+    missing = {"", *["-1"] * reading.admits_unlabelled}
+    occurring = {
+        key: {*pc.unique(table["label"]).to_pylist()}
+        for key, table in by_split.items()
     }
+    labelled = {key: x - missing for key, x in occurring.items() if x - missing}
     labels: np.ndarray | None = None
     classes: tuple[str, ...] = ()
     count = None
-    if lines.labels is not None:
-        occurring = {
-            key: {*pc.unique(x).to_pylist()} - {""}
-            for key, x in labelled.items()
-        }
-        number, classes, count = _numbers(name, own, occurring)
-        known = lines.labels.dictionary_encode()
+    about = "none"
+    if own in labelled:
+        number, classes, count = _numbers(name, own, labelled)
+        known = lines["label"].combine_chunks().dictionary_encode()
         numbers = [number.get(x, -1) for x in known.dictionary.to_pylist()]
         # Larger ones are refused, by the number of classes.
         of_text = np.minimum(numbers, 2**31 - 1).astype(np.int32)
         labels = of_text[known.indices.to_numpy()]
+        about = "column of labels"
+        if not reading.admits_unlabelled and (labels < 0).any():
+            row = int(labels.argmin())
+            raise errors.UserError(
+                f"{name}: {(labels < 0).sum():,} of {len(labels):,} lines have"
+                f" no label, such as that of {lines['name'][row]}: label every"
+                " line, or none, or set"
+                f" {errors.arg('unlabelled', 'own_views')}"
+            )
     elif labelled:
         terminal.warning(
             f"{name}: {own} has no labels, and {few(sorted(labelled))} has"
         )
-    _check_repeated(name, lines, whole, labels)
-    splits = (
-        f"{key} ({'labelled' if key in labelled else 'no labels'})"
-        for key in by_split
-    )
+    _check_repeated(name, lines, labels)
+    found = {
+        "lines": f"{len(lines):,}",
+        "labels": about,
+        "without_label": without_label(
+            0 if labels is None else (labels < 0).sum(), len(lines)
+        ),
+        "splits": ", ".join(
+            f"{key} ({'labelled' if key in labelled else 'no labels'})"
+            for key in by_split
+        ),
+    }
     listing = Listing(
         path,
-        whole,
-        lines.names,
-        lines.found | {"splits": ", ".join(splits)},
+        lines["path"].combine_chunks(),
+        lines["name"].combine_chunks(),
+        found,
         labels,
         classes,
         count,
