@@ -149,8 +149,10 @@ class Reading:
     )
     max_image_pixels: int = option(
         2**27,
-        "pixels of an image above which it counts as unreadable",
+        "pixels of an image above which it counts as unreadable; Pillow opens"
+        " no larger ones than the largest value",
         minimum=1,
+        maximum=178_956_970,
         identity=False,
         family="reading_options",
         rare=True,

@@ -60,8 +60,7 @@ def count_all(paths: list[str], place: str) -> np.ndarray:
         records = count(path)
         return 0 if records is None else records + 1
 
-    def read(some: Sequence[str], counts: np.ndarray) -> np.ndarray:
-        del counts
+    def read(some: Sequence[str]) -> np.ndarray:
         what = f"lengths of {len(some):,} TFRecord files"
         threads = remembered.threads(some, _FILES_AT_A_TIME)
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
@@ -69,12 +68,9 @@ def count_all(paths: list[str], place: str) -> np.ndarray:
         return np.array(found, np.int64).view(_ROW)
 
     store = remembered.place(place, "records")
-    each = np.ones([len(paths)], np.int64)
     # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
     # could end the process.
-    found = remembered.find(
-        paths, each, store, read, _ROW, time_of="st_ctime_ns"
-    )
+    found = remembered.find(paths, store, read, _ROW, time_of="st_ctime_ns")
     return found["records_and_1"] - 1
 
 

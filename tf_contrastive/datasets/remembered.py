@@ -20,7 +20,7 @@ from tf_contrastive.base import errors, files, terminal
 
 T = TypeVar("T")
 # Change it when something else is found in the same files.
-_VERSION = 11
+_VERSION = 12
 # Requests at a time; object stores take long for each.
 REMOTE_THREADS = 64
 _LOG_SECONDS = 10
@@ -32,51 +32,31 @@ class _Known(NamedTuple):
     """What is known of n files; few bytes of each, since there are millions.
 
     Attributes:
-      keys: digests of their paths, int64 [n].
+      keys: digests of their paths, in increasing order, int64 [n].
       stats: lengths, and times of change in ns, int64 [n, 2]; -1: no file.
-      counts: rows of each file, int64 [n].
-      rows: of file after file, a structured array, [sum of counts].
+      rows: what was found, a structured array, [n].
     """
 
     keys: np.ndarray
     stats: np.ndarray
-    counts: np.ndarray
     rows: np.ndarray
 
     def places(self, keys: np.ndarray) -> np.ndarray:
-        """Returns where files may be, int64 [m]; without files zeros."""
-        if not len(self.keys):
-            return np.zeros_like(keys)
-        order = np.argsort(self.keys)
-        places = np.searchsorted(self.keys, keys, sorter=order)
-        return order[np.minimum(places, len(order) - 1)]
-
-    def rows_of(self, chosen: np.ndarray) -> np.ndarray:
-        """Returns the rows of some of the files, int [m] or bool [n]."""
-        everything = np.arange(len(self.keys))
-        if np.array_equal(everything[chosen], everything):
-            return self.rows  # Copies of all would take as much again.
-        counts = self.counts[chosen]
-        starts = (np.cumsum(self.counts) - self.counts)[chosen]
-        places = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-        return self.rows[places + np.arange(len(places))]
+        """Returns where files may be, int64 [m]."""
+        places = np.searchsorted(self.keys, keys)
+        return np.minimum(places, max(len(self.keys) - 1, 0))
 
     def select(self, chosen: np.ndarray) -> "_Known":
-        """Returns some of the files, int [m] or bool [n]."""
-        parts = self.keys[chosen], self.stats[chosen], self.counts[chosen]
-        return _Known(*parts, self.rows_of(chosen))
+        """Returns some of the files, bool [n]."""
+        return self if chosen.all() else _Known(*(x[chosen] for x in self))
 
     def joined(self, other: "_Known") -> "_Known":
-        """Returns these files and others."""
-        pairs = zip(self, other, strict=True)
-        return _Known(*map(np.concatenate, pairs))
-
-    def whole(self) -> "_Known":
-        """Returns the files that exist and could be read."""
-        is_whole = self.stats[:, 0] >= 0
-        bad = self.rows[(self.rows.dtype.names or ("",))[0]] == 0
-        is_whole[np.repeat(np.arange(len(self.keys)), self.counts)[bad]] = False
-        return self.select(is_whole)
+        """Returns these files and others, which are in any order."""
+        keys = np.concatenate([self.keys, other.keys])
+        order = np.argsort(keys)
+        stats = np.concatenate([self.stats, other.stats])[order]
+        rows = np.concatenate([self.rows, other.rows])[order]
+        return _Known(keys[order], stats, rows)
 
 
 def digest(contents: Any) -> int:
@@ -88,21 +68,19 @@ def digest(contents: Any) -> int:
 
 def find(
     paths: Sequence[str],
-    counts: np.ndarray,
     name: str,
-    read: Callable[[Sequence[str], np.ndarray], np.ndarray],
+    read: Callable[[Sequence[str]], np.ndarray],
     form: np.dtype,
     *,
     time_of: str = "st_mtime_ns",
 ) -> np.ndarray:
-    """Returns what is found in file after file; reads those not known.
+    """Returns what is found in each file; reads those not known.
 
     Args:
       paths: of the files; those that occur twice are read once.
-      counts: of their rows, int64 [n].
       name: of what is found, and where; see `place`.
-      read: some of the paths, and their counts -> all their rows.
-      form: of a row; the first number is 0 in rows that are not remembered,
+      read: some of the paths -> a row of each.
+      form: of a row; the first number is 0 in those that are not remembered,
         since the disk may have been at fault.
       time_of: the local file's time that must not have changed.
     """
@@ -116,17 +94,17 @@ def find(
     if len(known.keys):
         is_known = (known.keys[places] == keys) & (stats[:, 0] >= 0)
         is_known &= (known.stats[places] == stats).all(axis=1)
-        is_known &= known.counts[places] == counts
-    if is_known.all():
-        return known.rows_of(places)
-    unknown = np.flatnonzero(~is_known)
-    _, firsts = np.unique(keys[unknown], return_index=True)
-    unknown = unknown[np.sort(firsts)]
-    rows = read([paths[i] for i in unknown.tolist()], counts[unknown])
-    new = _Known(keys[unknown], stats[unknown], counts[unknown], rows)
-    known = known.select(~np.isin(known.keys, new.keys)).joined(new)
-    _save(store, known.whole())
-    return known.rows_of(known.places(keys))
+    if not is_known.all():
+        unknown = np.flatnonzero(~is_known)
+        _, firsts = np.unique(keys[unknown], return_index=True)
+        unknown = unknown[np.sort(firsts)]
+        rows = read([paths[i] for i in unknown.tolist()])
+        new = _Known(keys[unknown], stats[unknown], rows)
+        known = known.select(~np.isin(known.keys, new.keys)).joined(new)
+        is_whole = known.rows[(form.names or ("",))[0]] != 0
+        _save(store, known.select(is_whole & (known.stats[:, 0] >= 0)))
+        places = known.places(keys)
+    return known.rows[places]
 
 
 def forget() -> None:
@@ -209,8 +187,7 @@ def _load(store: str, form: np.dtype) -> _Known:
         if known.rows.dtype == form:
             return known
     numbers = np.zeros([0], np.int64)
-    pairs = np.zeros([0, 2], np.int64)
-    return _Known(numbers, pairs, numbers, np.zeros([0], form))
+    return _Known(numbers, np.zeros([0, 2], np.int64), np.zeros([0], form))
 
 
 def _save(store: str, known: _Known) -> None:

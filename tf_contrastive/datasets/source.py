@@ -166,6 +166,24 @@ class Files:
             return files, rows
         return files[self.mask], rows[self.mask]
 
+    def use_first(self, name: str, use: Callable[[Any], Any]) -> Any:
+        """Returns `use` of the first record, without a pipeline for it.
+
+        Raises:
+          UserError: if it cannot be read or used.
+        """
+        records = self.read(self.names[0]).skip(int(self.skips[0]))
+        try:
+            return use(next(iter(records)))
+        # Pillow's are `OSError` and `ValueError`. TensorFlow's message may
+        # quote the record.
+        except (tf.errors.OpError, OSError, ValueError) as error:
+            raise errors.UserError(
+                f"{name}: {self.place(0)} cannot be read"
+                f" ({errors.first_line(error)}): copy the file again, or write"
+                " it with images in PNG or JPEG"
+            ) from error
+
     def unreadable(self, use: Callable[[Record], Any]) -> str | None:
         """Describes the first record that cannot be read, or used; or None."""
         records = self.numbered().map(

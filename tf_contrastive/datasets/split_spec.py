@@ -60,7 +60,6 @@ def place(
     words = [word for word, split in _MEANINGS.items() if split == wanted]
     forms = [f(w) for w in words for f in (str.lower, str.title, str.upper)]
     paths = {form: pattern.replace("{split}", form) for form in [split, *forms]}
-    # On some disks letter case does not matter.
     there = {
         tuple(found): path for path in paths.values() if (found := find(path))
     }

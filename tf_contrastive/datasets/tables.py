@@ -21,10 +21,8 @@ from tf_contrastive.datasets import image_files, paths, split_spec
 from tf_contrastive.datasets.listing import (
     OWN,
     Listing,
-    count_integers,
     few,
-    number_names,
-    without_label,
+    table,
 )
 from tf_contrastive.datasets.source import Access, Source
 
@@ -41,9 +39,6 @@ _LABELS = ("label", "class", "target")
 _SPLITS = ("split",)
 # What data frames write where there is no value.
 _MISSING = ("", "nan", "<na>", "null", "n/a", "#n/a")
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
-# At most 18 digits, which fit into any integer.
-_INTEGER = re.compile(r"([-+]?)0*([0-9]{1,18})(\.0*)?")
 # Several labels of an image: a|b, [a, b], 1 2.
 _SEVERAL = re.compile(r".*[;|].*|\[.*\]|\d+(\s+\d+)+")
 
@@ -61,7 +56,7 @@ def _read(file: str, reading: Reading) -> pa.Table:
     Raises:
       UserError: if it is no text, or has no header with a column of paths.
     """
-    wanted = {*_PATHS, _plain(reading.csv_path_column)}
+    wanted = {*_PATHS, _plain(reading.csv_path_column)} - {""}
     try:
         raw = files.read(file)
         marks = (mark for mark in _ENCODINGS if raw.startswith(mark))
@@ -131,39 +126,35 @@ def _column(
 
 
 def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
-    """Reads a table; returns `name`, `path`, `label` and `split` of each line.
+    """Reads a table; returns rows of `Listing`.
 
     Args:
       file: of the table.
       split: that of all lines; None: those of a column, or train.
       reading: options.
 
-    Returns:
-      Texts: the path as it is written, and whole; the label, "" of a line
-      without one; and train, test or validation.
-
     Raises:
       UserError: for lines that lack something, or columns of another name.
     """
-    table = _read(file, reading)
+    lines = _read(file, reading)
     wanted = reading.csv_label_column
     path = _column(
-        file, table, _PATHS, "csv_path_column", reading.csv_path_column
+        file, lines, _PATHS, "csv_path_column", reading.csv_path_column
     )
     assert path is not None
     label = None
     if wanted != NO_FEATURE:
-        label = _column(file, table, _LABELS, "csv_label_column", wanted)
-    of_split = _column(file, table, _SPLITS, "split", "")
-    if (row := pc.index(table[path], "").as_py()) >= 0:
+        label = _column(file, lines, _LABELS, "csv_label_column", wanted)
+    of_split = _column(file, lines, _SPLITS, "split", "")
+    if (row := pc.index(lines[path], "").as_py()) >= 0:
         raise errors.UserError(
             f"{file}: line {row + 1} below the header has no path: write one"
         )
     others = [
         name
-        for name in table.column_names
+        for name in lines.column_names
         if name not in (path, label, of_split)
-        and pc.any(pc.not_equal(table[name], "")).as_py()
+        and pc.any(pc.not_equal(lines[name], "")).as_py()
     ]
     if label is None and others and not wanted and split in (None, "train"):
         raise errors.UserError(
@@ -172,11 +163,13 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
             f" {NO_FEATURE}"
         )
     for other in others:
-        if all(map(split_spec.meaning, pc.unique(table[other]).to_pylist())):
+        if all(map(split_spec.meaning, pc.unique(lines[other]).to_pylist())):
             raise errors.UserError(
                 f"{file}: column {other} has splits: rename it to split"
             )
-    base, none = os.path.dirname(file), paths.array_of([""] * len(table))
+    if others:
+        terminal.info(f"{file}: columns that are not read: {few(others)}")
+    base, none = os.path.dirname(file), paths.array_of([""] * len(lines))
 
     def located(written: str) -> str:
         if "://" in written:
@@ -184,6 +177,8 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
         return os.path.join(base, os.path.expanduser(written))
 
     def split_of(word: str) -> str:
+        if split or of_split is None:
+            return split or "train"
         if meaning := split_spec.meaning(word):
             return meaning
         raise errors.UserError(
@@ -191,101 +186,21 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
             " write train, test or validation in every line"
         )
 
-    names = table[path].combine_chunks()
-    labels = none if label is None else table[label].combine_chunks()
+    names = lines[path].combine_chunks()
+    labels = none if label is None else lines[label].combine_chunks()
+    splits = none if of_split is None else lines[of_split].combine_chunks()
     is_bare = pc.is_in(pc.utf8_lower(labels), paths.array_of(_MISSING))
-    if split or of_split is None:
-        splits = paths.mapped(lambda _: split or "train", none)
-    else:
-        splits = paths.mapped(split_of, table[of_split].combine_chunks())
-    columns = {
-        "name": names,
-        "path": paths.mapped(located, names),
-        "label": pc.if_else(is_bare, "", labels),
-        "split": splits,
-    }
-    return pa.table(columns)
-
-
-# ---- Splits ------------------------------------------------------------------
-
-
-def _tables(path: str) -> list[str]:
-    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
-    return [path] * is_file
-
-
-def _splits(
-    name: str, path: str, split: str, reading: Reading
-) -> tuple[str, dict[str, pa.Table]]:
-    """Reads all splits of a path; returns the one to open, and all."""
-    base = split_spec.parse(split)[0]
-    wanted = split_spec.meaning(base) or base
-    by_split: dict[str, pa.Table] = {}
-    if "{split}" in path:
-        for one in ("train", "test", "validation"):
-            _, found = split_spec.place(name, path, one, _tables)
-            for file in found:
-                by_split[one] = _lines(file, one, reading)
-    elif not _tables(path):
-        what = "is a folder" if tf.io.gfile.exists(path) else "does not exist"
-        raise errors.AbsentDataError(
-            f"{name}: {path} {what}: use a table, or folder:PATH"
-        )
-    else:
-        lines = _lines(path, None, reading)
-        for one in sorted(pc.unique(lines["split"]).to_pylist()):
-            by_split[one] = lines.filter(pc.equal(lines["split"], one))
-        if by_split.keys() == {"train"} and reading.test_fraction:
-            wanted = "train" if wanted == "test" else wanted
-    if wanted not in by_split:
-        raise errors.AbsentSplitError(
-            f"{name} has no split {base!r}, only {few(by_split) or 'none'}:"
-            " write it into a column split, or a table for each split, with"
-            " {split} in the path, or set"
-            f" {errors.arg('test_fraction', '0.2')}"
-        )
-    if "{split}" in path or by_split.keys() != {"train"}:
-        split_spec.refuse_fraction(name, reading, "it has splits")
-    return wanted, by_split
+    return table(
+        {
+            "path": paths.mapped(located, names),
+            "name": names,
+            "label": pc.if_else(is_bare, "", labels),
+            "split": paths.mapped(split_of, splits),
+        }
+    )
 
 
 # ---- Labels ------------------------------------------------------------------
-
-
-def _numbers(
-    name: str, split: str, by_split: dict[str, set[str]]
-) -> tuple[dict[str, int], tuple[str, ...], int]:
-    """Numbers the classes: integers are used unchanged.
-
-    Args:
-      name: of the dataset.
-      split: the one that is opened, a key of `by_split`.
-      by_split: the labels that occur.
-
-    Returns:
-      (label -> number, name per class or (), number of classes).
-    """
-    labels = set().union(*by_split.values())
-    _check_single(name, labels)
-    numbers = {label for label in labels if _NUMBER.fullmatch(label)}
-    if names := labels - numbers:
-        if numbers:
-            terminal.warning(
-                f"{name}: labels such as {min(numbers)} are names, since"
-                f" {len(names):,} are no numbers, such as {min(names)}"
-            )
-        number = number_names(name, split, by_split)
-        return number, tuple(number), len(number)
-    number = {}
-    for label in labels:
-        if not (match := _INTEGER.fullmatch(label)):
-            raise errors.UserError(
-                f"{name}: label {label[:20]}: write integers from 0, or names"
-            )
-        number[label] = int(match[1] + match[2])
-    of_split = {key: {number[x] for x in x_} for key, x_ in by_split.items()}
-    return number, (), count_integers(name, split, of_split)
 
 
 def _check_single(name: str, labels: set[str]) -> None:
@@ -302,11 +217,9 @@ def _check_single(name: str, labels: set[str]) -> None:
         )
 
 
-def _check_repeated(
-    name: str, lines: pa.Table, labels: np.ndarray | None
-) -> None:
+def _check_repeated(name: str, rows: pa.Table) -> None:
     """Warns of files that occur twice; refuses those with two labels."""
-    located = lines["path"].combine_chunks()
+    located = rows["path"].combine_chunks()
     places = paths.array_of(paths.real(paths.texts(located)))
     place = places.dictionary_encode().indices.to_numpy()
     _, first = np.unique(place, return_index=True)
@@ -314,21 +227,54 @@ def _check_repeated(
     again = np.flatnonzero(firsts < np.arange(len(place)))
     if not len(again):
         return
-    if labels is not None:
-        other = again[labels[again] != labels[firsts[again]]]
-        if len(other):
-            raise errors.UserError(
-                f"{name}: {len(other):,} of {len(place):,} lines give a file"
-                f" another label, such as {lines['name'][int(other[0])]}: write"
-                " one line for each file"
-            )
+    columns = (rows[key].combine_chunks() for key in ("label", "split"))
+    label, split = (column.indices.to_numpy() for column in columns)
+    other = again[
+        (label[again] != label[firsts[again]])
+        & (split[again] == split[firsts[again]])
+    ]
+    if len(other):
+        raise errors.UserError(
+            f"{name}: {len(other):,} of {len(place):,} lines give a file"
+            f" another label, such as {rows['name'][int(other[0])]}: write one"
+            " line for each file"
+        )
     terminal.warning(
         f"{name}: {len(again):,} of {len(place):,} lines repeat a file, such as"
-        f" {lines['name'][int(again[0])]}: each counts as an image"
+        f" {rows['name'][int(again[0])]}: each counts as an image"
     )
 
 
 # ---- The listing -------------------------------------------------------------
+
+
+def _tables(path: str) -> list[str]:
+    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    return [path] * is_file
+
+
+def _list(name: str, path: str, reading: Reading) -> Listing:
+    """Lists the images of all splits.
+
+    Raises:
+      UserError: for tables of another form.
+    """
+    parts = []
+    if "{split}" in path:
+        for split in ("train", "test", "validation"):
+            _, found = split_spec.place(name, path, split, _tables)
+            parts += [_lines(file, split, reading) for file in found]
+    elif _tables(path):
+        parts = [_lines(path, None, reading)]
+    if not parts:
+        what = "is a folder" if tf.io.gfile.exists(path) else "does not exist"
+        raise errors.AbsentDataError(
+            f"{name}: {path} {what}: use a table, or folder:PATH"
+        )
+    rows = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+    _check_single(name, {*pc.unique(rows["label"]).to_pylist()})
+    _check_repeated(name, rows)
+    return Listing(path, rows, {"lines": f"{len(rows):,}"}, has_numbers=True)
 
 
 def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
@@ -337,59 +283,5 @@ def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
     Relative paths start at the folder of the table. Splits are in tables of
     their own, whose name or folder is `{split}` in PATH, or in a column.
     """
-    reading, path = access.reading, os.path.expanduser(options.path)
-    own, by_split = _splits(name, path, split, reading)
-    lines = by_split[own]
-    missing = {"", *["-1"] * reading.admits_unlabelled}
-    occurring = {
-        key: {*pc.unique(table["label"]).to_pylist()}
-        for key, table in by_split.items()
-    }
-    labelled = {key: x - missing for key, x in occurring.items() if x - missing}
-    labels: np.ndarray | None = None
-    classes: tuple[str, ...] = ()
-    count = None
-    about = "none"
-    if own in labelled:
-        number, classes, count = _numbers(name, own, labelled)
-        known = lines["label"].combine_chunks().dictionary_encode()
-        numbers = [number.get(x, -1) for x in known.dictionary.to_pylist()]
-        # Larger ones are refused, by the number of classes.
-        of_text = np.minimum(numbers, 2**31 - 1).astype(np.int32)
-        labels = of_text[known.indices.to_numpy()]
-        about = "column of labels"
-        if not reading.admits_unlabelled and (labels < 0).any():
-            row = int(labels.argmin())
-            raise errors.UserError(
-                f"{name}: {(labels < 0).sum():,} of {len(labels):,} lines have"
-                f" no label, such as that of {lines['name'][row]}: label every"
-                " line, or none, or set"
-                f" {errors.arg('unlabelled', 'own_views')}"
-            )
-    elif labelled:
-        terminal.warning(
-            f"{name}: {own} has no labels, and {few(sorted(labelled))} has"
-        )
-    _check_repeated(name, lines, labels)
-    found = {
-        "lines": f"{len(lines):,}",
-        "labels": about,
-        "without_label": without_label(
-            0 if labels is None else (labels < 0).sum(), len(lines)
-        ),
-        "splits": ", ".join(
-            f"{key} ({'labelled' if key in labelled else 'no labels'})"
-            for key in by_split
-        ),
-    }
-    listing = Listing(
-        path,
-        lines["path"].combine_chunks(),
-        lines["name"].combine_chunks(),
-        found,
-        labels,
-        classes,
-        count,
-        holds_out=by_split.keys() == {"train"} and reading.test_fraction > 0,
-    )
+    listing = _list(name, os.path.expanduser(options.path), access.reading)
     return image_files.open_listing(name, split, access, listing)

@@ -248,8 +248,8 @@ def open_tfds(
     read_record: Callable[[tf.Tensor], Record] = parse
     if label:
         may_lack = access.reading.admits_unlabelled
-        has_labels = may_lack or _use_first(
-            name, files, lambda x: int(parse(x)["label"]) >= 0
+        has_labels = may_lack or files.use_first(
+            name, lambda x: int(parse(x)["label"]) >= 0
         )
         if not may_lack:
             read_record = _checked(parse, has_labels)
@@ -276,35 +276,12 @@ def open_tfds(
         ),
     )
     decode = decoding.decode_record
-    _use_first(name, files, lambda x: decode(read_record(x)))
+    files.use_first(name, lambda x: decode(read_record(x)))
     read = files.read
     files = dataclasses.replace(
         files, read=lambda file: read(file).map(read_record)
     )
     return in_files(files, decode, info)
-
-
-def _use_first(name: str, files: Files, use: Callable[[tf.Tensor], Any]) -> Any:
-    """Returns `use` of the first record, without a pipeline for it.
-
-    Raises:
-      UserError: if it cannot be read or used.
-    """
-    records = files.read(files.names[0]).skip(int(files.skips[0]))
-    try:
-        return use(next(iter(records)))
-    # TensorFlow's message may quote the record.
-    except (
-        tf.errors.OpError,
-        UnicodeDecodeError,
-        decoding.UnsupportedError,
-        OSError,  # By Pillow.
-    ) as error:
-        raise errors.UserError(
-            f"{name}: {files.place(0)} cannot be read"
-            f" ({errors.first_line(error)}): copy the file again, or prepare"
-            " the dataset again, with images in PNG or JPEG"
-        ) from error
 
 
 def _splits(builder: "DatasetBuilder") -> str:

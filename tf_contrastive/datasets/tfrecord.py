@@ -1,13 +1,14 @@
 """TFRecord files of `tf.train.Example` with an encoded image each.
 
 The first record says which features are the image and the label, and all
-others are compared with it, so that no label is lost.
+others must have them, so that no label is lost.
 """
 
+import concurrent.futures
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +19,8 @@ from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
     decoding,
     listing,
-    looking,
     record_files,
+    remembered,
     split_spec,
 )
 from tf_contrastive.datasets.source import (
@@ -36,10 +37,12 @@ _SPLIT = "{split}"
 # The usual names of features.
 _IMAGES = ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
 _LABELS = ("label", "image/class/label", "class/label", "image/label")
-_KINDS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
-# In the place of a label: what is wrong with a record.
-_FAULTS = range(-(2**63), -(2**63) + 4)
-_NO_EXAMPLE, _NO_IMAGE, _NO_LABEL, _OTHER_LABEL = _FAULTS
+# Files whose labels are read at a time, and records of each.
+_FILES_AT_A_TIME, _BATCH = 16, 256
+# What is found of a file; it is remembered, since its records were read.
+_ROW = np.dtype(
+    [("is_read", "i1"), ("least", "<i8"), ("most", "<i8"), ("lacking", "<i8")]
+)
 
 
 # ---- Files -------------------------------------------------------------------
@@ -107,12 +110,13 @@ def _list(
             f" {' and '.join(alike[:2])}: put {_SPLIT} in the place of the"
             " split's name, or move the others"
         )
-    if not counts.sum():
+    if not counts.any():
         raise errors.UserError(
             f"{name}: no record in {len(paths):,} file(s), such as {paths[0]}:"
             " write them again"
         )
-    return place, paths, counts
+    full = [path for path, n in zip(paths, counts, strict=True) if n]
+    return place, full, counts[counts > 0]
 
 
 # ---- Features ----------------------------------------------------------------
@@ -125,18 +129,6 @@ class _Chosen(NamedTuple):
     label: str | None
 
 
-def _features(serialized: bytes) -> dict[str, tuple[str, Any]]:
-    """Parses a `tf.train.Example`: name -> (kind in words, values)."""
-    found = {}
-    example = tf.train.Example.FromString(serialized)
-    for name, feature in sorted(example.features.feature.items()):
-        kind = feature.WhichOneof("kind")
-        values = getattr(feature, kind).value if kind else ()
-        several = f"{len(values):,} x " if len(values) != 1 else ""
-        found[name] = several + _KINDS.get(kind, "nothing"), values
-    return found
-
-
 def _choose(name: str, serialized: bytes, reading: Reading) -> _Chosen:
     """Chooses the features of a dataset by its first record.
 
@@ -144,12 +136,18 @@ def _choose(name: str, serialized: bytes, reading: Reading) -> _Chosen:
       UserError: if there is no image, or another feature may be the label.
     """
     try:
-        kinds = {n: kind for n, (kind, _) in _features(serialized).items()}
+        features = tf.train.Example.FromString(serialized).features.feature
     except Exception as error:  # protobuf's DecodeError is a private class.
         raise errors.UserError(
             f"{name}: its records are not tf.train.Example: write them with"
             " an encoded image in feature 'image'"
         ) from error
+    kinds = {}
+    for key, feature in sorted(features.items()):
+        kind = feature.WhichOneof("kind") or "none"
+        count = len(getattr(feature, kind).value) if kind != "none" else 0
+        several = f"{count:,} x " if count != 1 else ""
+        kinds[key] = several + kind.removesuffix("_list")
     present = ", ".join(f"{n} ({kind})" for n, kind in kinds.items()) or "none"
 
     def find(option: str, usual: tuple[str, ...], kind: str) -> str | None:
@@ -191,83 +189,6 @@ def _choose(name: str, serialized: bytes, reading: Reading) -> _Chosen:
     return _Chosen(image, label)
 
 
-def _reader(
-    chosen: _Chosen, reading: Reading
-) -> Callable[[bytes], tuple[bytes, int]]:
-    """Returns serialized -> image and label, for `_check`.
-
-    Records that lack one of them have a code in the place of the label.
-    """
-    unwanted = () if reading.label_feature == NO_FEATURE else _LABELS
-
-    def label_of(present: Mapping[str, tuple[str, Any]]) -> int:
-        if chosen.label is None:
-            is_other = not present.keys().isdisjoint(unwanted)
-            return _OTHER_LABEL if is_other else 0
-        if chosen.label not in present:
-            return _NO_LABEL
-        kind, values = present[chosen.label]
-        return values[0] if kind == "int64" else _OTHER_LABEL
-
-    def read(serialized: bytes) -> tuple[bytes, int]:
-        try:
-            present = _features(serialized)
-        except Exception:  # As above.
-            return b"", _NO_EXAMPLE
-        kind, values = present.get(chosen.image, ("nothing", ()))
-        if kind != "bytes":
-            return b"", _NO_IMAGE
-        return values[0], label_of(present)
-
-    return read
-
-
-def _check(
-    name: str,
-    chosen: _Chosen,
-    labels: np.ndarray,
-    places: Sequence[str],
-    reading: Reading,
-) -> np.ndarray:
-    """Returns the labels; -1, if that is admitted, of records without one.
-
-    Args:
-      name: of the dataset.
-      chosen: its features.
-      labels: of all records, as `_reader` returns them, int64 [n].
-      places: says where each record is.
-      reading: options.
-
-    Raises:
-      UserError: for records without an image or a label.
-    """
-    smallest = 0
-    if reading.admits_unlabelled:
-        labels = np.where(labels == _NO_LABEL, -1, labels)
-        smallest = -1
-    label = f"feature {chosen.label!r}, the label of the first"
-    wrong = {
-        "are not tf.train.Example": labels == _NO_EXAMPLE,
-        f"have no encoded image in feature {chosen.image!r}": labels
-        == _NO_IMAGE,
-        f"have no {label}": labels == _NO_LABEL,
-        f"have another label than a single integer in {label}": labels
-        == _OTHER_LABEL,
-        f"have a label below 0 in {label}": labels < smallest,
-        f"have no label in {label}": (labels < 0) & (labels.max() < 0),
-    }
-    for what, rows in wrong.items():
-        if count := int(rows.sum()):
-            raise errors.UserError(
-                f"{name}: {count:,} of {len(labels):,} records {what} (first:"
-                f" {places[int(rows.argmax())]}): write them alike, or set"
-                f" {errors.arg('label_feature', NO_FEATURE)} to read no labels,"
-                f" or {errors.arg('unlabelled', 'own_views')} with"
-                f" {errors.arg('label_feature')}"
-            )
-    return labels
-
-
 def _parser(chosen: _Chosen, may_lack: bool) -> Callable[[tf.Tensor], Record]:
     """Returns serialized, string [] -> record, for records without faults.
 
@@ -288,22 +209,51 @@ def _parser(chosen: _Chosen, may_lack: bool) -> Callable[[tf.Tensor], Record]:
     return parse
 
 
+def _labels(
+    paths: list[str], place: str, parse: Callable[[tf.Tensor], Record]
+) -> np.ndarray:
+    """Reads all labels of files: a `_ROW` of each.
+
+    `place` is what the files are of, and `parse` reads a record of them.
+    """
+
+    def one(path: str) -> tuple[int, int, int, int]:
+        records = tf.data.TFRecordDataset(path).map(parse)
+        least, most, lacking = 0, -1, 0
+        batches = records.map(lambda record: record["label"]).batch(_BATCH)
+        for labels in batches.as_numpy_iterator():
+            least = min(least, labels.min())
+            most = max(most, labels.max())
+            lacking += np.count_nonzero(labels == -1)
+        return 1, least, most, lacking
+
+    def read(some: Sequence[str]) -> np.ndarray:
+        what = f"labels of {len(some):,} TFRecord files"
+        threads = remembered.threads(some, _FILES_AT_A_TIME)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            found = [*remembered.logged(pool.map(one, some), what)]
+        return np.array(found, _ROW)
+
+    return remembered.find(paths, place, read, _ROW, time_of="st_ctime_ns")
+
+
+def _check_labels(name: str, rows: np.ndarray, may_lack: bool) -> int:
+    """Returns the number of classes of labels, of `_ROW`s.
+
+    Raises:
+      UserError: for labels below 0, or if there are none.
+    """
+    least, most = int(rows["least"].min()), int(rows["most"].max())
+    if least < (-1 if may_lack else 0) or most < 0:
+        raise errors.UserError(
+            f"{name}: its labels are from {least} to {most}: write labels of at"
+            f" least 0, set {errors.arg('label_feature', NO_FEATURE)} to read"
+            f" none, or, if -1 is none, {errors.arg('unlabelled', 'own_views')}"
+        )
+    return most + 1
+
+
 # ---- The dataset -------------------------------------------------------------
-
-
-class _Places(Sequence[str]):
-    """Says where each record is; a million of texts would fill the memory."""
-
-    def __init__(self, files: Files, rows: range) -> None:
-        self._files, self._rows = files, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return _Places(self._files, self._rows[index])
-        return self._files.place(self._rows[index])
 
 
 def tfrecord(
@@ -313,59 +263,46 @@ def tfrecord(
 
     GLOB may be a folder of such files. Image and label are found by the names
     of their features; labels are integers of at least 0. `{split}` in GLOB
-    means the split's name; without it all files are the split `train`.
+    means the split's name; without it all files are the split `train`. Images
+    are not looked at.
     """
-    reading = access.reading
+    reading, may_lack = access.reading, access.reading.admits_unlabelled
     place, paths, counts = _list(name, os.path.expanduser(options.path), split)
     read = tf.data.TFRecordDataset
     files = Files(paths, np.zeros_like(counts), counts, read)
-    places = _Places(files, range(int(counts.sum())))
-    try:
-        first = next(iter(read(paths).as_numpy_iterator()))
-        chosen = _choose(name, first, reading)
-        found = looking.at_records(
-            paths,
-            counts,
-            _reader(chosen, reading),
-            f"{place} {chosen.image} {chosen.label} {reading.label_feature}",
-            reading,
-        )
-    except tf.errors.OpError as error:
-        record = files.unreadable(lambda record: record) or place
-        raise errors.UserError(
-            f"{name}: {record}: it is damaged; write it again"
-        ) from error
-    labels = _check(name, chosen, found.labels, places, reading)
-    start, stop = split_spec.bounds(split, len(places))
-    taken = found.select(slice(start, stop))
-    good, shape, bad = looking.check(name, places[start:stop], taken, reading)
-    num_classes, about, lacking = None, "none", 0
+    first = files.use_first(name, lambda record: record.numpy())
+    chosen = _choose(name, first, reading)
+    parse = _parser(chosen, may_lack)
+    decode = decoding.decode_record
+    files.use_first(name, lambda record: decode(parse(record)))
+    num_classes, lacking = None, 0
     if chosen.label is not None:
-        # Of the whole split: a slice may lack classes, where files are sorted.
-        labels = labels[labels >= 0]
-        known = {*np.unique(labels).tolist()}
-        num_classes = listing.count_integers(name, split, {split: known})
-        lacking = len(places) - len(labels)
-        about = f"feature {chosen.label!r}"
-        about += f", and none of {lacking:,} records" * bool(lacking)
+        store = remembered.place(place, *chosen, may_lack)
+        try:
+            labels = _labels(paths, store, parse)
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            record = files.unreadable(parse) or place
+            raise errors.UserError(
+                f"{name}: {record}: write all records alike, or set"
+                f" {errors.arg('label_feature', NO_FEATURE)} to read no labels,"
+                f" or {errors.arg('unlabelled', 'own_views')}"
+            ) from error
+        num_classes = _check_labels(name, labels, may_lack)
+        lacking = int(labels["lacking"].sum())
+    total = int(counts.sum())
+    start, stop = split_spec.bounds(split, total)
     info = Info(
         name,
         split,
-        len(good),
+        stop - start,
         num_classes,
-        shape,
-        (),
-        bad,
         unlabelled=lacking > 0,
-        by_pillow=found.by_pillow,
         found=(
             ("files", f"{len(paths):,} TFRecord"),
-            ("records", f"{len(places):,}"),
-            ("images", f"{taken.counts()}, feature {chosen.image!r}"),
-            ("labels", about),
+            ("images", f"feature {chosen.image!r}"),
+            ("labels", f"feature {chosen.label!r}" if chosen.label else "none"),
+            ("without_label", f"{lacking:,} records" * bool(lacking)),
         ),
     )
-    parse = _parser(chosen, reading.admits_unlabelled)
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
-    source = in_files(files.select(start + good), decoding.decode_record, info)
-    return dataclasses.replace(source, digests=found.digests[start + good])
+    return in_files(files.select(np.arange(start, stop)), decode, info)
