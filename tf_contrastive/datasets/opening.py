@@ -1,20 +1,18 @@
 """Opening datasets by their names."""
 
-import dataclasses
 import functools
 import importlib
 import os
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import dataset
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.datasets import remembered, split_spec
-from tf_contrastive.datasets.listing import few
-from tf_contrastive.datasets.source import Access, Info, Source
+from tf_contrastive.datasets.source import Access, Files, Info, Record, Source
 
 _READING = Reading()
 # What readers and decoders raise.
@@ -30,16 +28,9 @@ _ERRORS = (
 _INPUT = "IteratorGetNext"
 
 
-class _State(NamedTuple):
-    """What an opened dataset was like."""
-
-    bad_images: tuple[str, ...]
-    digests: np.ndarray | None
-
-
-# What this process has opened, for `name_unreadable`: (name, split, data_dir,
-# reading) -> state.
-_opened: dict[tuple[str, str, str | None, Reading], _State] = {}
+# The files of records that this process has opened, and their decoding, by name
+# and split.
+_opened: dict[tuple[str, str], tuple[Files, Callable[[Record], Record]]] = {}
 
 
 def source(
@@ -62,21 +53,6 @@ def source(
       UserError: if the dataset or split does not exist, cannot be read, or has
         no readable image.
     """
-    opened = _open(name, split, data_dir, reading)
-    if not isinstance(dataset.read(name), dataset.WithOptions):
-        key = (name, split, data_dir, reading)
-        _opened.pop(key, None)  # The last one opened is the last one here.
-        _opened[key] = _State(opened.info.bad_images, opened.digests)
-    return opened
-
-
-def _open(
-    name: str,
-    split: str,
-    data_dir: str | None,
-    reading: Reading,
-) -> Source:
-    """Opens a dataset without taking a note of it; see `source`."""
     declared = dataset.read(name)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
     access = Access(data_dir or None, reading, other)
@@ -90,15 +66,6 @@ def _open(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
         ) from error
-    if not declared.has_features and not isinstance(
-        declared, dataset.WithOptions
-    ):
-        for option in ("label_feature", "image_feature"):
-            if feature := getattr(reading, option):
-                terminal.warning(
-                    f"{name} has no features: {errors.arg(option, feature)} has"
-                    " no effect"
-                )
     # After opening, so that an absent split is reported as such.
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"
@@ -116,16 +83,18 @@ def _open(
             f" {errors.arg('max_classes', reading.max_classes)}: number the"
             " classes from 0, or set a larger max_classes"
         )
+    if opened.files:
+        _opened[name, split] = opened.files, opened.decode
     return opened
 
 
 def name_unreadable(error: BaseException) -> errors.UserError | None:
-    """Returns the error that names an image which can no longer be read.
+    """Returns the error of one line for images that can no longer be read.
 
     An error of TensorFlow's decoders names no file. For one that ended the
-    reading of a dataset, all that this process has opened are opened again, and
-    every image is looked at: what rots on a disk keeps its size and time. The
-    next start counts what cannot be read toward `max_bad_images`.
+    reading of a dataset, all files of records that this process has opened are
+    read, to name the record. Image files are looked at again by the next start,
+    which names those that are unreadable.
 
     Returns:
       None, if the error has another reason.
@@ -135,34 +104,18 @@ def name_unreadable(error: BaseException) -> errors.UserError | None:
     of_input = isinstance(error, _ERRORS) and _INPUT in str(error)
     if not (quotes_record or of_input):
         return None
-    terminal.info("looking for the image that cannot be read")
     remembered.forget()
-    for (name, split, data_dir, reading), before in reversed(_opened.items()):
-        unlimited = dataclasses.replace(reading, max_bad_images=2**31 - 1)
-        try:
-            now = _open(name, split, data_dir, unlimited)
-        except errors.UserError as found:
-            return found
-        if problem := _difference(before, now, reading.max_bad_images):
-            return errors.UserError(f"{name}: {problem}")
-    return None
-
-
-def _difference(before: _State, now: Source, limit: int) -> str | None:
-    """Describes what has become unreadable in a dataset."""
-    bad = now.info.bad_images
-    if new := sorted({*bad} - {*before.bad_images}):
-        return (
-            f"{few(new)} can no longer be read: restore what is damaged, or"
-            f" repeat the command to go on without it ({len(bad)} of"
-            f" {len(bad) + now.info.num_examples} images cannot be read, and"
-            f" {errors.arg('max_bad_images', limit)})"
-        )
-    if now.files and (record := now.files.unreadable(now.decode)):
-        return f"{record}: restore the file, or write it again"
-    if not np.array_equal(before.digests, now.digests):
-        return "it has changed since the start: repeat the command"
-    return None
+    terminal.info("looking for the record that cannot be read")
+    for (name, split), (files, decode) in _opened.items():
+        if record := files.unreadable(decode):
+            return errors.UserError(
+                f"{name} {split}: {record}: restore the file, or write it again"
+            )
+    return errors.UserError(
+        f"the data can no longer be read ({errors.first_line(error)}): repeat"
+        " the command, which looks at all images again, and names what is"
+        " damaged"
+    )
 
 
 def from_folder(

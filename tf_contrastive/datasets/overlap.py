@@ -5,7 +5,8 @@ of a file. Copies are files, images of TFRecord files, or arrays, with the same
 bytes; those of other datasets are not read for this.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -47,34 +48,18 @@ class Seen(NamedTuple):
     are_known: bool
 
 
-class _Places(NamedTuple):
-    """Where images are read from."""
-
-    names: Sequence[str]
-    name: np.ndarray  # Index into the names, int64 [n].
-    row: np.ndarray  # In that place, int64 [n].
-
-
 def find_overlap(train: Source, test: Source) -> Overlap:
     """Returns the images of `test` that are also in `train`."""
     copies = same = np.zeros([test.info.num_examples], bool)
     ours, theirs = _digests(train), _digests(test)
-    compared = False
+    compared = ours is not None and theirs is not None
     if ours is not None and theirs is not None:
-        compared = True
         copies = np.isin(theirs, ours)
         if not copies.any():  # The usual case, in which no path is looked at.
             return Overlap(same, copies, compared)
     of_train, of_test = _places(train), _places(test)
-    if of_train and of_test:
-        number = {name: i for i, name in enumerate(of_train.names)}
-        known = np.array([number.get(name, -1) for name in of_test.names])
-        # A file may be named twice, for two parts of it.
-        own = np.array([number[name] for name in of_train.names])
-        length = 1 + max(of_train.row.max(), of_test.row.max())
-        keys = own[of_train.name] * length + of_train.row
-        others = known[of_test.name]
-        same = np.isin(others * length + of_test.row, keys)
+    if of_train is not None and of_test is not None:
+        same = np.isin(of_test, of_train)
     return Overlap(same, copies & ~same, compared)
 
 
@@ -188,16 +173,17 @@ def _digests(source: Source) -> np.ndarray | None:
     return None if is_made else source.digests
 
 
-def _places(source: Source) -> _Places | None:
-    """Returns where the images of a source are; None if that is not known."""
+def _places(source: Source) -> np.ndarray | None:
+    """Returns numbers of the images' places, int64 [n]; None: unknown."""
     if source.paths is not None:
-        names = list(paths.real(iter(source.paths)))
-        numbers = np.arange(len(names))
-        return _Places(names, numbers, np.zeros_like(numbers))
+        return _numbers(source.paths)
     if source.files is not None:
-        names = list(paths.real(iter(source.files.names)))
-        return _Places(names, *source.files.positions())
-    if source.digests is not None:
-        zeros = np.zeros_like(source.digests)
-        return _Places([""], zeros, source.digests)
-    return None
+        files, rows = source.files.positions()
+        return _numbers(source.files.names)[files] + rows
+    return source.digests
+
+
+def _numbers(names: Iterable[str]) -> np.ndarray:
+    """Returns a number for each path, int64 [n]."""
+    encoded = (os.fsencode(name) for name in paths.real(iter(names)))
+    return np.fromiter(map(remembered.digest, encoded), np.int64)

@@ -17,7 +17,6 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.dataset import PACK_FILE_IMAGES, Packed
 from tf_contrastive.datasets import (
     decoding,
-    looking,
     record_files,
     split_spec,
 )
@@ -76,10 +75,10 @@ def pack(
 ) -> None:
     """Writes a split to a folder.
 
-    Images whose shorter side is longer than `side` are shrunk to it. Upright
-    JPEGs that are not are copied. Other images of lossy formats become JPEGs,
-    and all others PNGs, without loss. A file has `file_images` images. A call
-    that was interrupted is repeated: whole files are kept.
+    Images whose shorter side is longer than `side` are shrunk to it. Those of
+    lossy formats become JPEGs of quality 95, and all others PNGs, without loss.
+    A file has `file_images` images. A call that was interrupted is repeated:
+    whole files are kept.
 
     Raises:
       UserError: for data that cannot be packed or read, or if the folder holds
@@ -174,34 +173,11 @@ def _encoded(record: Record, image: tf.Tensor, side: int) -> tf.Tensor:
         contents = tf.io.read_file(record["path"])
     elif record["image"].dtype == tf.string:
         contents = record["image"]
-    is_small = tf.reduce_min(tf.shape(image)[:2]) <= side
-    is_whole = is_small & (record.get("halvings", 0) == 0)
     small = _shrunk(image, side)
-    return tf.case(
-        [
-            (
-                is_whole & _is_upright_jpeg(record, contents),
-                lambda: contents,
-            ),
-            (
-                _is_lossy(contents),
-                lambda: tf.io.encode_jpeg(small, quality=_QUALITY),
-            ),
-        ],
-        default=lambda: tf.io.encode_png(small),
-    )
-
-
-def _is_upright_jpeg(record: Record, contents: tf.Tensor) -> tf.Tensor:
-    """Whether TensorFlow decodes a JPEG, and does not turn it; bool []."""
-    if "way" in record:
-        is_jpeg = record["way"] == looking.JPEG
-        return is_jpeg & (record["turn"] == 1)
-    # Images in records are never turned.
     return tf.cond(
-        decoding.starts(contents, decoding.JPEG_START),
-        lambda: tf.io.extract_jpeg_shape(contents)[2] < 4,
-        lambda: False,
+        _is_lossy(contents),
+        lambda: tf.io.encode_jpeg(small, quality=_QUALITY),
+        lambda: tf.io.encode_png(small),
     )
 
 
