@@ -129,18 +129,8 @@ def test_a_fraction_that_cannot_be_held_out_is_refused(name, tmp_path):
     refused("test_fraction=0.2 has no effect", name=name, reading=reading)
 
 
-def test_options_of_features_have_an_effect_or_a_warning(tmp_path, caplog):
-    write_records(tmp_path / "a.tfrecord", [{"image": encoded(picture(0))}])
-    reading = Reading(label_feature="none", image_feature="image")
-    datasets.source(f"tfrecord:{tmp_path}", reading=reading)
-    assert "no effect" not in caplog.text
-    datasets.source("subset:fraction=0.5,of=digits", reading=reading)
-    for option in ("label_feature=none", "image_feature=image"):
-        assert f"digits has no features: {option} has no effect" in caplog.text
-
-
 def test_options_of_reading_that_are_set_replace_those_of_a_run():
-    run = Reading(label_feature="a", first_label=1, test_fraction=0.2)
+    run = Reading(label_feature="a", max_classes=9, test_fraction=0.2)
     assert inherited(Reading(), run) == run
     given = Reading(label_feature="none", max_bad_images=7, test_fraction=0.5)
     expected = {"label_feature": "none", "max_bad_images": 7}

@@ -236,56 +236,6 @@ def test_each_pipeline_reads_its_own_files(tmp_path):
         batches(source, 1, (6, 0), **options)
 
 
-@pytest.mark.parametrize(
-    "pipelines",
-    [
-        2,
-        pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(6, marks=pytest.mark.slow),
-    ],
-)
-def test_pipelines_read_equal_parts_of_files(pipelines, tmp_path):
-    """Whatever the number of files, no example comes twice in an epoch."""
-    lengths, files, first = (
-        [8, 0, 6, 9, 1],
-        [png(pixels(n)) for n in range(24)],
-        0,
-    )
-    for number, length in enumerate(lengths):
-        part = files[first : first + length]
-        write(tmp_path / f"{number}.tfrecord", part, first)
-        first += length
-    whole = datasets.source(f"tfrecord:{tmp_path}/*.tfrecord")
-    kept = np.flatnonzero(np.arange(24) % 8 != 5)  # As of a slice, or a fault.
-    for source, steps in ((whole, 4), (whole.select(kept), 3)):
-        options = {"sharding": "record", "cache": "none"}
-        read, orders = [], []
-        for number in range(pipelines):
-            got = batches(source, 3 * steps, (pipelines, number), **options)
-            resumed = batches(
-                source,
-                2 * steps - 1,
-                (pipelines, number),
-                start_step=steps + 1,
-                **options,
-            )
-            assert_same(got[steps + 1 :], resumed)
-            read.append(
-                [all_numbers(got[e * steps :][:steps]) for e in range(3)]
-            )
-            index = [row[1] for batch in got for row in seeds(batch)]
-            orders += zip(index, all_numbers(got), strict=True)
-        for epoch in zip(*read, strict=True):
-            numbers_read = [number for share in epoch for number in share]
-            assert len({*numbers_read}) == len(numbers_read) == 6 * steps
-        # A pipeline has other examples in other epochs.
-        assert len({frozenset(epoch) for epoch in read[0]}) > 1
-        # An index is a place in the source.
-        places = dict(enumerate(range(24) if source is whole else kept))
-        assert {places[index] for index, _ in orders} == {n for _, n in orders}
-        assert all(places[index] == number for index, number in orders)
-
-
 @pytest.mark.slow
 def test_replica_batches_add_up_to_the_rows_of_the_pipeline(source):
     whole = batches(source, 3, (2, 1, 2), batch_size=8)

@@ -205,7 +205,7 @@ _CHOICES = [
 
 @pytest.mark.parametrize(("names", "key", "given", "expected"), _CHOICES)
 def test_labels_are_those_of_the_dataset_or_named(
-    names, key, given, expected, tmp_path, caplog
+    names, key, given, expected, tmp_path
 ):
     pixels = np.random.default_rng(0).integers(0, 256, [4, 6, 5, 3], "uint8")
     kinds = names.split(", ")
@@ -236,9 +236,6 @@ def test_labels_are_those_of_the_dataset_or_named(
     else:
         assert not source.info.has_labels and "label" not in read(source)[0]
         assert dict(source.info.found)["labels"] == "none"
-    assert dict(source.info.found)["splits"] == "train (4)"
-    others = dict(source.info.found)["other features"].split(", ")
-    assert all((name in others) == (name != expected) for name in columns)
 
 
 _BLACK = np.zeros([4, 6, 5, 3], np.uint8)
@@ -251,7 +248,7 @@ def test_several_images_are_not_chosen_in_silence(tmp_path):
         {"train": dict.fromkeys(("left", "right"), _BLACK[:2])},
     )
     named = {"name": "mine", "data_dir": str(tmp_path)}
-    refused("image_feature=left", **named)
+    refused("image_feature", "left, right", **named)
     reading = Reading(image_feature="right")
     source = datasets.source(**named, reading=reading)
     assert dict(source.info.found)["images"] == "feature 'right'"
@@ -314,20 +311,6 @@ def test_splits_of_which_a_part_has_labels_are_an_error(lacking, tmp_path):
     message = str(datasets.name_unreadable(caught.value))
     first = lacking[0] or 1  # The first record decides.
     assert f"record {first} (from 0)" in message and "label" in message
-
-
-def test_files_with_and_without_labels_are_refused_at_the_start(tmp_path):
-    images = _BLACK
-    prepare(
-        tmp_path,
-        "mine",
-        {"train": images, "unlabelled": images},
-        {"train": np.arange(4), "unlabelled": np.full(4, -1)},
-        "abcd",
-    )
-    here = {"name": "mine", "data_dir": str(tmp_path)}
-    refused("label -1", split="train+unlabelled", **here)
-    assert not datasets.source(split="unlabelled", **here).info.has_labels
 
 
 def test_files_that_tensorflow_does_not_read_are_named(tmp_path):

@@ -110,7 +110,8 @@ def _classes(
                 f"label {next(iter(unknown))!r} is not one of the {len(names)}"
                 " label names: pass the names of all classes"
             )
-        labels = np.array([names.index(name) for name in labels.tolist()])
+        number = {name: i for i, name in enumerate(names)}
+        labels = np.array([number[name] for name in labels.tolist()])
     elif labels.ndim == 2 and labels.dtype.kind in "biuf":
         is_one = labels == 1
         if ((labels == 0) | is_one).all() and (is_one.sum(axis=1) == 1).all():

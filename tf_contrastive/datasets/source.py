@@ -387,7 +387,7 @@ class Source:
         parts = [self.loaded(), other.loaded()]
         arrays = [part.arrays or {} for part in parts]
         rows = {
-            name: tf.concat([columns[name] for columns in arrays], 0)
+            name: np.concatenate([columns[name].numpy() for columns in arrays])
             for name in arrays[0]
         }
         paths = None

@@ -169,21 +169,19 @@ def _choose(
 
 
 def _num_examples(builder: "DatasetBuilder", split: str) -> int:
+    name, splits = builder.info.full_name, builder.info.splits
     try:
-        count = builder.info.splits[split].num_examples
+        count = splits[split].num_examples
     except (KeyError, ValueError, AssertionError) as error:
-        reason = errors.first_line(error).strip("\"'")
-        known = without_slice(split) in builder.info.splits
-        kind = errors.UserError if known else errors.AbsentSplitError
+        is_known = without_slice(split) in splits
+        kind = errors.UserError if is_known else errors.AbsentSplitError
         raise kind(
-            f"dataset {builder.info.full_name} has no split {split!r}"
-            f" ({reason}): its splits are {', '.join(builder.info.splits)},"
-            " and slices of those such as train[:10%]"
+            f"dataset {name} has no split {split!r}: its splits are"
+            f" {', '.join(splits)}, and slices of those such as train[:10%]"
         ) from error
     if not count:
         raise errors.UserError(
-            f"split {split} of {builder.info.full_name} is empty: use a wider"
-            " slice"
+            f"split {split} of {name} is empty: use a wider slice"
         )
     return count
 
@@ -244,19 +242,14 @@ def open_tfds(
         example = partial.deserialize_example(serialized, decoders=encoded)
         return {key: example[feature] for key, feature in names.items()}
 
-    labels = "none"
     read_record: Callable[[tf.Tensor], Record] = parse
-    if label:
-        may_lack = access.reading.admits_unlabelled
-        has_labels = may_lack or files.use_first(
+    may_lack = access.reading.admits_unlabelled
+    if label and not may_lack:
+        has_labels = files.use_first(
             name, lambda x: int(parse(x)["label"]) >= 0
         )
-        if not may_lack:
-            read_record = _checked(parse, has_labels)
-        labels = f"feature {label!r}, {features[label].num_classes} classes"
-        labels += ", -1: none" * may_lack
-        if not has_labels:
-            label, labels = None, f"none: feature {label!r} is -1"
+        read_record = _checked(parse, has_labels)
+        label = label if has_labels else None
     height, width, _ = features[image].shape
     info = Info(
         name,
@@ -265,14 +258,12 @@ def open_tfds(
         features[label].num_classes if label else None,
         (height, width, 3) if height and width else None,
         tuple(features[label].names) if label else (),
-        unlabelled=label is not None and access.reading.admits_unlabelled,
+        unlabelled=label is not None and may_lack,
         extra_channels=features["extra"].shape[-1] if "extra" in names else 0,
         found=(
             ("prepared", f"{builder.info.full_name} in {builder.data_dir}"),
-            ("splits", _splits(builder)),
             ("images", f"feature {image!r}"),
-            ("labels", labels),
-            ("other features", ", ".join({*features} - {image, label})),
+            ("labels", f"feature {label!r}" if label else "none"),
         ),
     )
     decode = decoding.decode_record
@@ -282,12 +273,6 @@ def open_tfds(
         files, read=lambda file: read(file).map(read_record)
     )
     return in_files(files, decode, info)
-
-
-def _splits(builder: "DatasetBuilder") -> str:
-    """Lists the splits with their numbers of examples."""
-    splits = builder.info.splits.items()
-    return ", ".join(f"{name} ({x.num_examples:,})" for name, x in splits)
 
 
 def _checked(
