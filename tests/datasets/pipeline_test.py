@@ -177,15 +177,6 @@ def test_a_resumed_stream_equals_the_rest_of_the_whole_one(source, sampler):
         assert_same(whole[start:], rest)
 
 
-@pytest.mark.slow
-def test_a_late_resume_does_not_replay_epochs(source):
-    step = 3 * 1_000_000 + 1
-    (late,) = batches(source, 1, start_step=step)
-    assert len(set(numbers(late))) == 6
-    (balanced,) = batches(source, 1, start_step=step, sampler="class_balanced")
-    assert np.bincount(balanced[1]).tolist() == [2, 2, 2]
-
-
 # ---- Pipelines and replicas ---
 
 
@@ -523,14 +514,6 @@ def test_evaluation_gives_every_example_once_in_order(source):
     labels = np.concatenate([y for _, y in got])
     assert labels.dtype == np.int32
     assert labels.tolist() == (expected % CLASSES).tolist()
-
-
-def test_evaluation_without_labels_gives_minus_one():
-    source = datasets.from_arrays(np.zeros([3, 4, 4], np.uint8))
-    data = datasets.evaluation_batches(
-        source, lambda image: tf.cast(image, tf.float32), batch_size=2
-    )
-    assert [labels.numpy().tolist() for _, labels in data] == [[-1, -1], [-1]]
 
 
 # ---- Under a strategy ---

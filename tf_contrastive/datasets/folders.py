@@ -242,7 +242,7 @@ def _list(name: str, path: str) -> Listing:
         by_split.setdefault(split, set()).add(label)
         folders.add((split, os.path.dirname(inside)))
     shards = {x.removesuffix(end) for x in tree.others for end in _SHARDS}
-    if shards := shards.intersection(*by_split.values()):
+    if shards := shards.intersection(set().union(*by_split.values())):
         raise errors.UserError(
             f"{name}: {few(sorted(shards))} in {path} are shards, beside files"
             " of the same name, and no classes: list their images in csv:PATH"
@@ -252,13 +252,17 @@ def _list(name: str, path: str) -> Listing:
             "" if only.get(split) == label else label
             for split, label in zip(of_split, labels, strict=True)
         ]
-    columns = {
-        "path": (os.path.join(path, image) for image in tree.images),
-        "name": names,
-        "label": labels,
-        "split": of_split,
-    }
-    rows = table({key: paths.array_of(x) for key, x in columns.items()})
+    rows = table(
+        {
+            "path": paths.mapped(
+                lambda image: os.path.join(path, image),
+                paths.array_of(tree.images),
+            ),
+            "name": paths.array_of(names),
+            "label": paths.array_of(labels),
+            "split": paths.array_of(of_split),
+        }
+    )
     hidden = counts(tree.hidden)
     found = {"left_out": ", ".join(filter(None, (left_out, hidden)))}
     return Listing(path, rows, found, is_mixed=True)

@@ -54,11 +54,6 @@ def from_dataset(
     Raises:
       UserError: for other elements, an endless or an empty dataset.
     """
-    if not isinstance(dataset, tf.data.Dataset):
-        raise errors.UserError(
-            f"{name} is a {type(dataset).__name__}: must be a tf.data.Dataset;"
-            " datasets.from_arrays takes arrays"
-        )
     records = _records(dataset, name)
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise errors.UserError(
@@ -115,7 +110,6 @@ def from_dataset(
         shapes.pop() if len(shapes) == 1 else None,
         names,
         unlabelled=min(labels, default=0) < 0,
-        found=(("order", "that of a tf.data.Dataset, read once to count it"),),
     )
     # A split is a file of its own.
     place = f"{name} {split_spec.parse(split)[0]}"
@@ -126,6 +120,8 @@ def from_dataset(
 
 def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
     """Returns {"image": uint8 [h, w, 3], "label": int64 []} of its elements."""
+    if not isinstance(dataset, tf.data.Dataset):
+        raise errors.UserError(f"{name} is a {type(dataset).__name__}: {_FORM}")
     spec = dataset.element_spec
     if not isinstance(spec, Mapping):
         spec = spec if isinstance(spec, tuple) else (spec,)

@@ -68,8 +68,8 @@ def place(
             f"{name}: {' and '.join(there.values())} both mean the split"
             f" {split}: rename or join them"
         )
-    for found, path in there.items():
-        return path, list(found)
+    for files, path in there.items():
+        return path, list(files)
     return paths[split], []
 
 
