@@ -139,11 +139,6 @@ def test_consumers_on_several_hosts_share_an_epoch(kind, service, tmp_path):
     assert joined == _epochs(source, 2)
 
 
-def test_the_rest_of_an_epoch_is_dropped_with_a_service_too(service, tmp_path):
-    source = _source("memory", tmp_path, count=EXAMPLES + 3)
-    assert _epochs(source, 2, service) == _epochs(source, 2)
-
-
 def test_a_resumed_run_continues_with_the_remaining_epochs(service, tmp_path):
     source = _source("memory", tmp_path)
     start = STEPS + 1

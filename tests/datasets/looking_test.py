@@ -115,17 +115,6 @@ def test_hard_contrasts_of_a_jpeg_do_not_overflow(tmp_path):
         np.testing.assert_array_equal(example["image"], expected)
 
 
-def test_jpeg_and_png_need_no_pillow(odd, tmp_path):
-    """The hosts of a TPU and of a data service have none."""
-    usual = {}
-    for path, name in odd.items():
-        if name.startswith(odd_images.NATIVE) and "CMYK" not in name:
-            copy = write(tmp_path / Path(path).name, Path(path).read_bytes())
-            usual[str(copy)] = name
-    source = datasets.source(f"folder:{tmp_path}")
-    assert source.info.by_pillow == any("YCCK" in x for x in usual.values())
-
-
 def test_images_in_records_are_never_turned(odd, tmp_path):
     names = {p: name for p, name in odd.items() if name not in _REFUSED}
     rows = [{"image": Path(path).read_bytes()} for path in names]
@@ -342,19 +331,6 @@ def test_only_new_and_changed_files_are_looked_at(tmp_path, monkeypatch, looks):
     (store,) = (tmp_path / "cache" / "tf_contrastive" / "images").iterdir()
     store.write_bytes(store.read_bytes()[:100])
     assert opened(8) == info
-
-
-def test_a_file_of_many_lines_is_looked_at_once(tmp_path, looks):
-    for i in range(2):
-        write(tmp_path / f"{i}.png", encoded(picture(i)))
-    lines = "".join(f"{i % 2}.png,{i % 2}\n" for i in range(9))
-    name = csv(tmp_path / "list.csv", "path,label\n" + lines)
-    for expected in (2, 0):
-        looks.clear()
-        source = datasets.source(name)
-        assert len(looks) == expected
-        assert labels(source) == [0, 1] * 4 + [0]
-        assert len({*source.digests.tolist()}) == 2
 
 
 @pytest.mark.slow

@@ -181,13 +181,3 @@ def test_files_without_permission_are_an_error_of_one_line():
         others, ("locked", "list.csv", "a.tfrecord"), strict=True
     ):
         assert name in line and "ermission denied" in line
-
-
-@pytest.mark.slow
-def test_the_package_imports_tensorflow_datasets_only_when_needed():
-    code = (
-        "import sys; from tf_contrastive import datasets;"
-        "datasets.source('digits'); assert 'tensorflow_datasets' not in"
-        " sys.modules"
-    )
-    run_python(code)

@@ -9,10 +9,8 @@ import pytest
 from dataset_helpers import (
     class_folders,
     csv,
-    encoded,
     picture,
     read,
-    write,
 )
 from image_helpers import write_records
 
@@ -251,21 +249,3 @@ def test_copies_are_held_out_together(kind, tmp_path):
         for i in range(10):
             (tmp_path / f"images/cat/x{i}.png").unlink()
         assert [_pixels(source) for source in _both(name, **reading)] == before
-
-
-def test_copies_are_not_cut_off_for_validation(splits):
-    for i in range(6):
-        for new in ("a", "b"):
-            path = splits / f"train/cat/{i}.png"
-            shutil.copy(path, path.with_stem(f"{new}{i}"))
-    for seed in range(5):
-        source = datasets.source(f"folder:{splits}")
-        parts = source.split_validation(0.3, seed)
-        assert not {*_pixels(parts[0])} & {*_pixels(parts[1])}
-        assert sum(part.info.num_examples for part in parts) == 24
-    shutil.rmtree(splits / "train/dog")
-    shutil.rmtree(splits / "test")
-    for path in (splits / "train/cat").iterdir():
-        write(path, encoded(picture(0)))
-    with pytest.raises(errors.UserError, match="different examples"):
-        datasets.source(f"folder:{splits}").split_validation(0.3, 0)

@@ -113,19 +113,6 @@ def test_lossless_images_stay_so(tmp_path):
             assert np.array_equal(packed["image"], read["image"]), name
 
 
-@pytest.mark.slow
-def test_packs_of_another_format_are_refused(folder):
-    source = datasets.source(f"folder:{folder}/images")
-    _write(source, f"{folder}/packed", 40)
-    manifest = folder / "packed" / "train.json"
-    about = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(about | {"format": 2}))
-    with pytest.raises(errors.UserError, match="format 2"):
-        datasets.source(f"packed:{folder}/packed")
-    with pytest.raises(errors.UserError, match="format=2"):
-        _write(source, f"{folder}/packed", 40)
-
-
 def _held_out():
     return Reading(test_fraction=0.4)
 

@@ -361,12 +361,6 @@ def test_balance_without_labels_is_refused():
 # ---- Without labels; errors ---
 
 
-def test_unlabelled_sources_give_views_alone():
-    source = datasets.from_arrays(np.stack([pixels(i) for i in range(9)]))
-    data = training_batches(source, batch_size=4)
-    assert data.element_spec == tf.TensorSpec([4, 2, 4, 4, 3], tf.float32)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -380,11 +374,6 @@ def test_batches_that_cannot_be_made_are_refused(options, words):
     with pytest.raises(errors.UserError) as caught:
         batches(source, 1, **options)
     assert words in str(caught.value)
-
-
-def test_steps_per_epoch_drops_the_rest():
-    assert datasets.steps_per_epoch(50_000, 256) == 195
-    assert datasets.steps_per_epoch(256, 256) == 1
 
 
 # ---- Channels that are not augmented ---
@@ -426,11 +415,6 @@ def test_extra_channels_follow_the_views_as_they_are(channels):
     np.testing.assert_allclose(batch[..., 3:], planes[..., :count], rtol=1e-6)
 
 
-def test_extra_channels_of_another_number_of_images_are_refused():
-    with pytest.raises(errors.UserError, match=r"extra channels of shape \[2"):
-        datasets.from_arrays(np.zeros([3, 4, 4], np.uint8), extra=[[1], [0]])
-
-
 # ---- Files of records ---
 
 
@@ -459,29 +443,6 @@ def test_files_are_shuffled_before_their_records(tmp_path, monkeypatch):
         rows = [row for batch in got for row in seeds(batch)]
         assert [index for _, index in rows] == all_numbers(got)
     assert orders[0] != orders[1]
-
-
-@pytest.mark.slow
-def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
-    whole = shards(tmp_path, [5, 0, 9, 4])
-    for start, stop in ((3, 16), (14, 18)):
-        part = datasets.source(
-            f"tfrecord:{tmp_path}/*.tfrecord", f"train[{start}:{stop}]"
-        )
-        kept = np.array([0, 1, stop - start - 1])
-        for source, expected in (
-            (part, np.arange(start, stop)),
-            (part.select(kept), kept + start),
-        ):
-            read = source.records.map(source.decode).as_numpy_iterator()
-            assert [e["image"][0, 0, 0] for e in read] == expected.tolist()
-            size = len(expected)
-            (batch,) = batches(source, 1, batch_size=size)
-            # An index is a place in the part, whatever the order.
-            rows = dict(zip(numbers(batch), seeds(batch), strict=True))
-            assert [rows[n][1] for n in expected] == list(range(size))
-    assert whole.info.num_examples == 18
 
 
 @pytest.mark.slow

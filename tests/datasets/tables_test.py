@@ -78,7 +78,6 @@ _ONE_TWO = {0: 1, 1: 2}
 _TABLES = {
     "semicolons": ("path;label\n{p}0.png;a\n{p}1.png;b\n", {}, _AB, ""),
     "tabs": ("path\tlabel\n{p}0.png\ta\n{p}1.png\tb\n", {}, _AB, ""),
-    "Mac line ends": ("path,label\r{p}0.png,a\r{p}1.png,b\r", {}, _AB, ""),
     "blank lines": (
         "File_Name,Class\n\n{p}0.png,a\n , \n {p}1.png, b\n",
         {},
@@ -116,12 +115,6 @@ _TABLES = {
         {},
         "csv_label_column=breed",
     ),
-    "no labels wanted": (
-        "path,breed\n{p}0.png,a\n{p}1.png,b\n",
-        {"csv_label_column": "none"},
-        {0: None, 1: None},
-        "",
-    ),
     "an absent column": (
         "path,label\n{p}0.png,a\n",
         {"csv_label_column": "kind"},
@@ -129,24 +122,6 @@ _TABLES = {
         "csv_label_column=kind",
     ),
     "empty columns": ("path,label,,\n{p}0.png,a,,\n", {}, {0: "a"}, ""),
-    "two columns of labels": (
-        "path,class,target\n{p}0.png,a,x\n",
-        {},
-        {},
-        "csv_label_column",
-    ),
-    "a column of each class": (
-        "path,cat,dog\n{p}0.png,1,0\n{p}1.png,0,1\n",
-        {},
-        {},
-        "csv_label_column",
-    ),
-    "more cells than names": (
-        "path,label\n{p}0.png,a\n{p}1,x.png,b\n",
-        {},
-        {},
-        "not a table",
-    ),
     "a quote that is not closed": (
         'path,label\n"{p}0.png,a\n{p}1.png,b\n',
         {},
@@ -179,24 +154,11 @@ _TABLES = {
     ),
     "no lines": ("path,label\n", {}, {}, "is empty"),
     "zero bytes": ("path,label\n{p}0.png,\0\n", {}, {}, "zero bytes"),
-    "floats": ("path,label\n{p}0.png,0.5\n{p}1.png,2\n", {}, {}, "label 0.5"),
     "integers from 1": (
         "path,label\n{p}0.png,1.0\n{p}1.png,2\n",
         {},
         _ONE_TWO,
         "1 of 3 classes have no image",
-    ),
-    "below 0": (
-        "path,label\n{p}0.png,1\n{p}1.png,-1\n",
-        {},
-        {},
-        "unlabelled=own_views",
-    ),
-    "numbers and names": (
-        "path,label\n{p}0.png,1\n{p}1.png,b\n",
-        {},
-        {0: "1", 1: "b"},
-        "",
     ),
     "letter case": (
         "path,label\n{p}0.png,A\n{p}1.png,a\n",
@@ -210,12 +172,6 @@ _TABLES = {
         {},
         "label a|b has several classes",
     ),
-    "lists of classes": (
-        'path,label\n{p}0.png,"[0, 1]"\n{p}1.png,"[1]"\n',
-        {},
-        {},
-        "has several classes",
-    ),
     "several classes, spaces": (
         "path,label\n{p}0.png,a b\n{p}1.png,b c\n{p}2.png,a\n",
         {},
@@ -227,12 +183,6 @@ _TABLES = {
         {},
         {},
         "a|b has several classes",
-    ),
-    "names of two words": (
-        "path,label\n{p}0.png,polar bear\n{p}1.png,black bear\n",
-        {},
-        {0: "polar bear", 1: "black bear"},
-        "",
     ),
     "two labels of a file": (
         "path,label\n{p}0.png,a\n{p}1.png,b\n{p}../{p}0.png,b\n",
@@ -251,12 +201,6 @@ _TABLES = {
         {},
         _AB,
         "1 of 3 lines repeat a file",
-    ),
-    "a column that may be of splits": (
-        "path,label,is_train\n{p}0.png,a,1\n{p}1.png,b,0\n",
-        {},
-        _AB,
-        "",
     ),
     "splits of another name": (
         "path,label,kind\n{p}0.png,a,train\n{p}1.png,b,test\n",
@@ -311,16 +255,6 @@ def test_tables_have_a_mark_of_their_encoding_or_are_utf_8(
         assert understood(name) == {0: "\u00e9", 1: "b"}
     else:
         refused("UTF-8", name=name)
-
-
-def test_names_of_files_may_have_any_character(five):
-    names = ("#0.png", "a b,c;d.png", 'a"b.png', "\u00e9|1.PNG", "~.png")
-    for i, name in enumerate(names):
-        write(five / name, encoded(picture(i)))
-    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
-    text = "".join(f"{name},{i % 2}\n" for i, name in enumerate(quoted))
-    expected = {i: i % 2 for i in range(5)}
-    assert understood(csv(five / "list.csv", "path,label\n" + text)) == expected
 
 
 _TRAIN = "path,label\nimages/0.png,a\nimages/1.png,b\n"

@@ -326,16 +326,6 @@ def test_a_folder_may_start_at_home(tmp_path, monkeypatch):
     refused("unknown dataset", name="mine", data_dir="~/data/mine")
 
 
-def test_prepared_files_are_also_records(tmp_path, no_network):
-    root = tmp_path / "data"
-    splits = {"train": _BLACK[:2], "test": _BLACK[:2]}
-    classes = dict.fromkeys(splits, np.arange(2))
-    prepare(root, "mine", splits, classes, "ab")
-    refused("9.9.9", name="mine:9.9.9", data_dir=str(root))
-    one = datasets.source(f"tfrecord:{root}/mine/1.0.0/mine-test*")
-    assert one.labels().tolist() == [0, 1]
-
-
 _FEATURES = """
 {"featuresDict": {"features": {"image": {"%s": "planted.Image"}}},
  "pythonClassName": "tensorflow_datasets.%s.features_dict.FeaturesDict"}

@@ -48,15 +48,6 @@ def test_a_folder(folder, tmp_path):
     refused("unlabelled=own_views", name=name)
 
 
-def test_images_beside_the_folders(tmp_path):
-    class_folders(tmp_path)
-    write(tmp_path / "stray.png", encoded(picture(900)))
-    name = f"folder:{tmp_path}"
-    source = _open(name)
-    assert _by_name(source)["stray.png"] == -1
-    refused("unlabelled=own_views", name=name)
-
-
 def test_images_held_out_have_labels(tmp_path):
     class_folders(tmp_path, per_class=5)
     for i in range(20):

@@ -1,18 +1,21 @@
 """Opening datasets by their names."""
 
+import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import dataset
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.datasets import remembered, split_spec
-from tf_contrastive.datasets.source import Access, Files, Info, Record, Source
+from tf_contrastive.datasets.listing import few
+from tf_contrastive.datasets.source import Access, Info, Source
 
 _READING = Reading()
 # What readers and decoders raise.
@@ -28,9 +31,16 @@ _ERRORS = (
 _INPUT = "IteratorGetNext"
 
 
-# The files of records that this process has opened, and their decoding, by name
-# and split.
-_opened: dict[tuple[str, str], tuple[Files, Callable[[Record], Record]]] = {}
+class _State(NamedTuple):
+    """What an opened dataset was like."""
+
+    bad_images: tuple[str, ...]
+    digests: np.ndarray | None
+
+
+# What this process has opened, for `name_unreadable`: (name, split, data_dir,
+# reading) -> state.
+_opened: dict[tuple[str, str, str | None, Reading], _State] = {}
 
 
 def source(
@@ -53,6 +63,21 @@ def source(
       UserError: if the dataset or split does not exist, cannot be read, or has
         no readable image.
     """
+    opened = _open(name, split, data_dir, reading)
+    if not isinstance(dataset.read(name), dataset.WithOptions):
+        key = (name, split, data_dir, reading)
+        _opened.pop(key, None)  # The last one opened is the last one here.
+        _opened[key] = _State(opened.info.bad_images, opened.digests)
+    return opened
+
+
+def _open(
+    name: str,
+    split: str,
+    data_dir: str | None,
+    reading: Reading,
+) -> Source:
+    """Opens a dataset without taking a note of it; see `source`."""
     declared = dataset.read(name)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
     access = Access(data_dir or None, reading, other)
@@ -83,18 +108,16 @@ def source(
             f" {errors.arg('max_classes', reading.max_classes)}: number the"
             " classes from 0, or set a larger max_classes"
         )
-    if opened.files:
-        _opened[name, split] = opened.files, opened.decode
     return opened
 
 
 def name_unreadable(error: BaseException) -> errors.UserError | None:
-    """Returns the error of one line for images that can no longer be read.
+    """Returns the error that names an image which can no longer be read.
 
     An error of TensorFlow's decoders names no file. For one that ended the
-    reading of a dataset, all files of records that this process has opened are
-    read, to name the record. Image files are looked at again by the next start,
-    which names those that are unreadable.
+    reading of a dataset, all that this process has opened are opened again, and
+    every image is looked at: what rots on a disk keeps its size and time. The
+    next start counts what cannot be read toward `max_bad_images`.
 
     Returns:
       None, if the error has another reason.
@@ -104,18 +127,40 @@ def name_unreadable(error: BaseException) -> errors.UserError | None:
     of_input = isinstance(error, _ERRORS) and _INPUT in str(error)
     if not (quotes_record or of_input):
         return None
+    terminal.info("looking for the image that cannot be read")
     remembered.forget()
-    terminal.info("looking for the record that cannot be read")
-    for (name, split), (files, decode) in _opened.items():
-        if record := files.unreadable(decode):
-            return errors.UserError(
-                f"{name} {split}: {record}: restore the file, or write it again"
-            )
-    return errors.UserError(
-        f"the data can no longer be read ({errors.first_line(error)}): repeat"
-        " the command, which looks at all images again, and names what is"
-        " damaged"
-    )
+    for (name, split, data_dir, reading), before in reversed(_opened.items()):
+        unlimited = dataclasses.replace(reading, max_bad_images=2**31 - 1)
+        try:
+            now = _open(name, split, data_dir, unlimited)
+        except errors.UserError as found:
+            return found
+        if problem := _difference(before, now, reading.max_bad_images):
+            return errors.UserError(f"{name}: {problem}")
+    return None
+
+
+def _difference(before: _State, now: Source, limit: int) -> str | None:
+    """Describes what has become unreadable in a dataset."""
+    bad = now.info.bad_images
+    if new := sorted({*bad} - {*before.bad_images}):
+        return (
+            f"{few(new)} can no longer be read: restore what is damaged, or"
+            f" repeat the command to go on without it ({len(bad)} of"
+            f" {len(bad) + now.info.num_examples} images cannot be read, and"
+            f" {errors.arg('max_bad_images', limit)})"
+        )
+    if now.files and (record := now.files.unreadable(now.decode)):
+        return f"{record}: restore the file, or write it again"
+    if before.digests is None or now.digests is None:
+        return None
+    changed: Sequence[str] = ()
+    if len(before.digests) == len(now.digests) and now.paths is not None:
+        rows = np.flatnonzero(before.digests != now.digests)
+        changed = now.paths.take(rows[:4])
+    if changed or len(before.digests) != len(now.digests):
+        return f"{few(changed)} changed since the start: repeat the command"
+    return None
 
 
 def from_folder(

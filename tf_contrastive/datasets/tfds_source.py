@@ -76,10 +76,13 @@ def _check_features(name: str, place: str) -> None:
     """Refuses features for which TFDS would import other modules than its own.
 
     Raises:
-      UserError: with the first of them.
+      UserError: with the first of them, or for a FIFO or the like.
     """
     base = os.path.join(place, dataset_family(name))
     for folder, _, names in tf.io.gfile.walk(base):
+        for file in names:
+            if file.endswith((".json", ".txt")):
+                files.size(os.path.join(folder, file))  # TFDS opens these.
         if "features.json" not in names:
             continue
         path = os.path.join(folder, "features.json")
