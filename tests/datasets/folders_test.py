@@ -245,7 +245,8 @@ _TREES = {
         ("train", {"Cat": [0], "cat": [1], "dog": [2]}, "'Cat' and 'cat'"),
     ),
     "forms of Unicode": (
-        "train/caf\u00e9/1.png train/x/2.png test/cafe\u0301/3.png test/x/4.png",
+        "train/caf\u00e9/1.png train/x/2.png"
+        " test/cafe\u0301/3.png test/x/4.png",
         ("train", {}, "cafe\\u0301"),
     ),
     "what systems make": (

@@ -122,14 +122,11 @@ def _classes(
             f" pass integers or names [{rows}], one per image, or one-hot rows"
         )
     smallest, largest = labels.min(), labels.max()
-    if (
-        smallest < (-1 if unlabelled else 0)
-        or largest < 0
-        or (names and largest >= len(names))
-    ):
+    allowed = -1 if unlabelled else 0
+    if smallest < allowed or largest < 0 or (names and largest >= len(names)):
         raise errors.UserError(
             f"labels between {smallest} and {largest}: pass labels of at least"
-            " 0, below the number of label names"
+            f" {allowed}, and below the number of label names"
         )
     return labels.astype(np.int64), names, least
 
