@@ -117,7 +117,9 @@ def test_a_fraction_that_cannot_be_held_out_is_refused(name, tmp_path):
     datasets.pack(
         datasets.source(f"folder:{tmp_path}/both"), f"{tmp_path}/packed", 8
     )
-    csv(tmp_path / "train.csv", "path,label\nboth/train/cat/0.png,a")
+    for split in ("train", "test"):
+        text = f"path,label\nboth/{split}/cat/0.png,a"
+        csv(tmp_path / f"{split}.csv", text)
     write_records(tmp_path / "a.tfrecord", [{"image": encoded(picture(0))}])
     name = name.format(tmp_path)
     datasets.source(name)

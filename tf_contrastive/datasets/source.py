@@ -346,8 +346,8 @@ class Source:
             def read(file: tf.Tensor) -> tf.data.Dataset:
                 return files.read(file).map(lambda r: r | {"label": label(r)})
 
-            files = dataclasses.replace(files, read=read)
-            found = in_files(files, self.decode, info)
+            labelled = dataclasses.replace(files, read=read)
+            found = in_files(labelled, self.decode, info)
         else:
             labels = self.records.map(
                 label, tf.data.AUTOTUNE, deterministic=True
