@@ -144,7 +144,7 @@ def test_datasets_of_other_layouts(tmp_path):
     for kind in (source, source.cached(), source.select(np.arange(4))):
         assert [e["extra"].tolist() for e in read(kind)] == bits.tolist()
     named = prepared(lambda f: {"text": f.Text()}, text=[b"x"])
-    refused("no feature that is an image", "features present: text", **named)
+    refused("that is an image of", "features present: text", **named)
 
 
 # ---- Labels ------------------------------------------------------------------
