@@ -111,9 +111,11 @@ def pack(
                 " another folder, or delete it"
             )
     files.remove_leftovers(folder)
-    files.write_json(path, about)
-    parts = _files(folder, split, about)
-    left = [*itertools.dropwhile(_exists, parts.items())]
+    parts = [*_files(folder, split, about).items()]
+    if not tf.io.gfile.exists(path):
+        for part, _ in filter(_exists, parts):  # Of another call.
+            tf.io.gfile.remove(part)
+    left = [*itertools.dropwhile(_exists, parts)]
     done = info.num_examples - sum(images for _, images in left)
     # One pipeline for all files: TensorFlow takes 0.8 s to optimize each.
     examples = _serialized(source, done, side)
@@ -124,6 +126,7 @@ def pack(
         ):
             for example in itertools.islice(examples, images):
                 writer.write(example)
+        files.write_json(path, about)
         done += images
         terminal.info(f"packed {done:,} of {info.num_examples:,} images")
 
