@@ -513,7 +513,6 @@ def _pnms() -> dict[str, bytes]:
 
 
 def _others() -> dict[str, bytes]:
-    deep = Image.fromarray(_DEEP[..., 0])
     kinds = {
         "WEBP lossless": _save(_RGB, "WEBP", lossless=True),
         "WEBP lossy": _save(_PHOTO, "WEBP"),
@@ -527,15 +526,6 @@ def _others() -> dict[str, bytes]:
             lossless=True,
         ),
         "WEBP XMP": _save(_RGB, "WEBP", lossless=True, xmp=_xmp(6)),
-        "JPEG2000 rgb": _save(_RGB, "JPEG2000"),
-        "JPEG2000 rgba": _save(_RGBA, "JPEG2000"),
-        "JPEG2000 grey": _save(_GREY, "JPEG2000"),
-        "JPEG2000 16 bits": _save(deep, "JPEG2000"),
-        "JPEG2000 stream": (stream := _save(_RGB, "JPEG2000", no_jp2=True)),
-        # 16 instead of 8, in the sizes of the three channels.
-        "JPEG2000 rgb, 16 bits": stream.replace(
-            b"\7\1\1\7\1\1\7\1\1", b"\x0f\1\1\x0f\1\1\x0f\1\1"
-        ),
     }
     if PIL.features.check("avif"):
         kinds["AVIF rgb"] = _save(_PHOTO, "AVIF")
@@ -552,7 +542,7 @@ def _others() -> dict[str, bytes]:
     return kinds
 
 
-_ENDINGS = {"JPEG": "jpg", "JPEG2000": "jp2", "TIFF": "tif", "PPM": "ppm"}
+_ENDINGS = {"JPEG": "jpg", "TIFF": "tif", "PPM": "ppm"}
 
 
 def files() -> dict[str, tuple[str, bytes]]:

@@ -61,8 +61,8 @@ def test_a_flagfile_of_a_user_is_no_run(original, tmp_path):
 def test_how_data_are_read_may_be_said_later(original):
     """Data that were read by default may now have to be told how."""
     run = checkpoints.check_run(str(original))
-    assert run.reading.first_label is None
-    told = fields.replace(run, first_label=0, label_feature="none")
+    assert run.reading.label_feature is None
+    told = fields.replace(run, label_feature="none")
     checkpoints.check_workdir(told)
     changed = fields.replace(told, exif="ignore")
     with pytest.raises(errors.UserError, match="exif=ignore, there apply"):

@@ -4,7 +4,6 @@ import collections
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -140,11 +139,6 @@ def test_consumers_on_several_hosts_share_an_epoch(kind, service, tmp_path):
     assert joined == _epochs(source, 2)
 
 
-def test_the_rest_of_an_epoch_is_dropped_with_a_service_too(service, tmp_path):
-    source = _source("memory", tmp_path, count=EXAMPLES + 3)
-    assert _epochs(source, 2, service) == _epochs(source, 2)
-
-
 def test_a_resumed_run_continues_with_the_remaining_epochs(service, tmp_path):
     source = _source("memory", tmp_path)
     start = STEPS + 1
@@ -266,35 +260,6 @@ def test_a_killed_worker_loses_only_its_own_examples(launched):
     assert service.expected(0) == count
 
 
-@pytest.mark.slow
-def test_the_launched_service_stops_cleanly(launched):
-    process, address = launched
-    assert address.startswith("grpc://localhost:")
-    dispatcher, workers = _servers(process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
-    assert "data_service: stopped" in process.stderr.read()
-    for server in (dispatcher, *workers):
-        with pytest.raises(ProcessLookupError):
-            os.kill(server, 0)
-
-
-@pytest.mark.slow
-def test_a_worker_that_waits_for_its_dispatcher_can_be_stopped():
-    with socket.create_server(("", 0)) as free:
-        address = f"localhost:{free.getsockname()[1]}"
-    module = "tf_contrastive.datasets.data_service_server"
-    worker = subprocess.Popen(
-        [sys.executable, "-m", module, f"--dispatcher={address}"],
-        cwd=_ROOT,
-        stderr=subprocess.DEVNULL,
-    )
-    time.sleep(10)  # It imports TensorFlow, and then waits.
-    assert worker.poll() is None
-    worker.terminate()
-    assert worker.wait(timeout=10) == -signal.SIGTERM
-
-
 # The command, of a smaller patience, in a process that can be stuck.
 _SOON_LOST = """
 import sys
@@ -335,26 +300,6 @@ def test_a_lost_dispatcher_ends_the_run_after_a_checkpoint(launched, tmp_path):
     assert told.startswith("tf_contrastive: ") and "no longer responds" in told
     saved = checkpoints.load_run(str(tmp_path / "run")).step
     assert f"saved at step {saved:,}" in told
-
-
-@pytest.mark.slow
-def test_a_worker_names_a_port_in_use():
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-        done = subprocess.run(
-            [
-                "launch/data_service",
-                "--workers=1",
-                f"--port={port - 1}",
-                "--dispatcher=localhost:1",
-            ],
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHON": sys.executable},
-        )
-    assert done.returncode == 1
-    assert f"cannot start at port {port} " in done.stderr
 
 
 def test_an_address_without_a_service_is_an_error(tmp_path):

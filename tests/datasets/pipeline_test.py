@@ -177,15 +177,6 @@ def test_a_resumed_stream_equals_the_rest_of_the_whole_one(source, sampler):
         assert_same(whole[start:], rest)
 
 
-@pytest.mark.slow
-def test_a_late_resume_does_not_replay_epochs(source):
-    step = 3 * 1_000_000 + 1
-    (late,) = batches(source, 1, start_step=step)
-    assert len(set(numbers(late))) == 6
-    (balanced,) = batches(source, 1, start_step=step, sampler="class_balanced")
-    assert np.bincount(balanced[1]).tolist() == [2, 2, 2]
-
-
 # ---- Pipelines and replicas ---
 
 
@@ -234,56 +225,6 @@ def test_each_pipeline_reads_its_own_files(tmp_path):
     assert len({frozenset(of[n] for n in epoch) for epoch in read[0]}) > 1
     with pytest.raises(errors.UserError, match=r"sharding=file: .* 4 file"):
         batches(source, 1, (6, 0), **options)
-
-
-@pytest.mark.parametrize(
-    "pipelines",
-    [
-        2,
-        pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(6, marks=pytest.mark.slow),
-    ],
-)
-def test_pipelines_read_equal_parts_of_files(pipelines, tmp_path):
-    """Whatever the number of files, no example comes twice in an epoch."""
-    lengths, files, first = (
-        [8, 0, 6, 9, 1],
-        [png(pixels(n)) for n in range(24)],
-        0,
-    )
-    for number, length in enumerate(lengths):
-        part = files[first : first + length]
-        write(tmp_path / f"{number}.tfrecord", part, first)
-        first += length
-    whole = datasets.source(f"tfrecord:{tmp_path}/*.tfrecord")
-    kept = np.flatnonzero(np.arange(24) % 8 != 5)  # As of a slice, or a fault.
-    for source, steps in ((whole, 4), (whole.select(kept), 3)):
-        options = {"sharding": "record", "cache": "none"}
-        read, orders = [], []
-        for number in range(pipelines):
-            got = batches(source, 3 * steps, (pipelines, number), **options)
-            resumed = batches(
-                source,
-                2 * steps - 1,
-                (pipelines, number),
-                start_step=steps + 1,
-                **options,
-            )
-            assert_same(got[steps + 1 :], resumed)
-            read.append(
-                [all_numbers(got[e * steps :][:steps]) for e in range(3)]
-            )
-            index = [row[1] for batch in got for row in seeds(batch)]
-            orders += zip(index, all_numbers(got), strict=True)
-        for epoch in zip(*read, strict=True):
-            numbers_read = [number for share in epoch for number in share]
-            assert len({*numbers_read}) == len(numbers_read) == 6 * steps
-        # A pipeline has other examples in other epochs.
-        assert len({frozenset(epoch) for epoch in read[0]}) > 1
-        # An index is a place in the source.
-        places = dict(enumerate(range(24) if source is whole else kept))
-        assert {places[index] for index, _ in orders} == {n for _, n in orders}
-        assert all(places[index] == number for index, number in orders)
 
 
 @pytest.mark.slow
@@ -420,12 +361,6 @@ def test_balance_without_labels_is_refused():
 # ---- Without labels; errors ---
 
 
-def test_unlabelled_sources_give_views_alone():
-    source = datasets.from_arrays(np.stack([pixels(i) for i in range(9)]))
-    data = training_batches(source, batch_size=4)
-    assert data.element_spec == tf.TensorSpec([4, 2, 4, 4, 3], tf.float32)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -439,11 +374,6 @@ def test_batches_that_cannot_be_made_are_refused(options, words):
     with pytest.raises(errors.UserError) as caught:
         batches(source, 1, **options)
     assert words in str(caught.value)
-
-
-def test_steps_per_epoch_drops_the_rest():
-    assert datasets.steps_per_epoch(50_000, 256) == 195
-    assert datasets.steps_per_epoch(256, 256) == 1
 
 
 # ---- Channels that are not augmented ---
@@ -485,11 +415,6 @@ def test_extra_channels_follow_the_views_as_they_are(channels):
     np.testing.assert_allclose(batch[..., 3:], planes[..., :count], rtol=1e-6)
 
 
-def test_extra_channels_of_another_number_of_images_are_refused():
-    with pytest.raises(errors.UserError, match=r"extra channels of shape \[2"):
-        datasets.from_arrays(np.zeros([3, 4, 4], np.uint8), extra=[[1], [0]])
-
-
 # ---- Files of records ---
 
 
@@ -518,29 +443,6 @@ def test_files_are_shuffled_before_their_records(tmp_path, monkeypatch):
         rows = [row for batch in got for row in seeds(batch)]
         assert [index for _, index in rows] == all_numbers(got)
     assert orders[0] != orders[1]
-
-
-@pytest.mark.slow
-def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
-    whole = shards(tmp_path, [5, 0, 9, 4])
-    for start, stop in ((3, 16), (14, 18)):
-        part = datasets.source(
-            f"tfrecord:{tmp_path}/*.tfrecord", f"train[{start}:{stop}]"
-        )
-        kept = np.array([0, 1, stop - start - 1])
-        for source, expected in (
-            (part, np.arange(start, stop)),
-            (part.select(kept), kept + start),
-        ):
-            read = source.records.map(source.decode).as_numpy_iterator()
-            assert [e["image"][0, 0, 0] for e in read] == expected.tolist()
-            size = len(expected)
-            (batch,) = batches(source, 1, batch_size=size)
-            # An index is a place in the part, whatever the order.
-            rows = dict(zip(numbers(batch), seeds(batch), strict=True))
-            assert [rows[n][1] for n in expected] == list(range(size))
-    assert whole.info.num_examples == 18
 
 
 @pytest.mark.slow
@@ -573,14 +475,6 @@ def test_evaluation_gives_every_example_once_in_order(source):
     labels = np.concatenate([y for _, y in got])
     assert labels.dtype == np.int32
     assert labels.tolist() == (expected % CLASSES).tolist()
-
-
-def test_evaluation_without_labels_gives_minus_one():
-    source = datasets.from_arrays(np.zeros([3, 4, 4], np.uint8))
-    data = datasets.evaluation_batches(
-        source, lambda image: tf.cast(image, tf.float32), batch_size=2
-    )
-    assert [labels.numpy().tolist() for _, labels in data] == [[-1, -1], [-1]]
 
 
 # ---- Under a strategy ---

@@ -49,7 +49,7 @@ def test_the_test_split_is_described_and_compared(splits):
     with pytest.raises(errors.UserError, match="are copies"):
         _examined(splits, linear_epochs=1)
     (splits / "train/dog/x.png").unlink()
-    with pytest.raises(errors.UserError, match="5 images of split=train"):
+    with pytest.raises(errors.UserError, match=r"5 image.s. of split=train"):
         _examined(splits, test_split="train[75%:]")
 
 

@@ -45,7 +45,7 @@ def test_an_encoder_is_not_scored_on_labels_it_was_trained_on(
     if expected == "refused":
         with pytest.raises(errors.UserError) as caught:
             said()
-        for words in ("train[90%:]", "pretrain with split=train[:9"):
+        for words in ("test_split=train[90%:]", "repeat pretrain without"):
             assert words in str(caught.value)
     else:
         text = said()
@@ -115,7 +115,7 @@ def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
     ):
         with pytest.raises(errors.UserError) as caught:
             _evaluate(**given, train_split="train", test_split="train[90%:]")
-        for words in ("has 144 images of", "use train_split=train[:90%]"):
+        for words in ("has 144 image(s) of", "such as train_split=train[:90%]"):
             assert words in str(caught.value)
 
 

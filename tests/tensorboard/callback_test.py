@@ -372,7 +372,12 @@ def test_hparams_compare_runs(server, runs):
     )
     infos = {info["name"]: info for info in experiment["hparamInfos"]}
     differing = {name for name, info in infos.items() if info["differs"]}
-    assert differing == {"loss", "epochs", "warmup_epochs"}
+    assert differing == {
+        "loss",
+        "projection_batch_norm",
+        "epochs",
+        "warmup_epochs",
+    }
     # The first columns are those that differ.
     assert set([*infos][: len(differing)]) == differing
     columns = experiment["metricInfos"]

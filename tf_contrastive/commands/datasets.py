@@ -44,14 +44,6 @@ class Packing:
         " interrupted command is repeated",
     )
     dataset: str = option("", "dataset to pack", check=dataset_name)
-    pack_encoding: str = option(
-        "auto",
-        "how images are packed; auto: JPEGs that are not shrunk unchanged,"
-        " other JPEG, AVIF, HEIC and lossy WebP files as JPEG of quality 95,"
-        " all others as PNG, without loss; jpeg: all as JPEG, which takes less"
-        " space; png: all as PNG",
-        choices=("auto", "jpeg", "png"),
-    )
     pack_side: int = option(
         448,
         "shorter side in pixels to which larger images are shrunk; twice the"
@@ -74,7 +66,6 @@ class Datasets(Command):
         "split",
         "output",
         "pack",
-        "pack_encoding",
         "pack_side",
         "csv_label_column",
         "label_feature",
@@ -144,21 +135,18 @@ def _pack(options: Datasets) -> str:
     source = _open(options, chosen.dataset)
     folder = os.path.expanduser(chosen.pack)
     try:
-        ways = datasets.pack(
+        datasets.pack(
             source,
             folder,
             chosen.pack_side,
-            chosen.pack_encoding,
             chosen.pack_file_images,
         )
     except UserError as error:
         cause = error.__cause__ or error
         raise datasets.name_unreadable(cause) or error from cause
     return (
-        f"packed {sum(ways.values()):,} images of {source.info.split}:"
-        f" {ways['kept']:,} JPEGs unchanged, {ways['jpeg']:,} encoded as JPEG"
-        f" of quality 95, {ways['png']:,} as PNG without loss: read them by"
-        f" --dataset=packed:{chosen.pack}"
+        f"packed {source.info.num_examples:,} images of {source.info.split}:"
+        f" read them by --dataset=packed:{chosen.pack}"
     )
 
 

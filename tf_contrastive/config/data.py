@@ -17,7 +17,7 @@ from tf_contrastive.config.dataset import (
 from tf_contrastive.config.fields import option
 
 SAMPLERS = ("shuffle", "class_balanced")
-INPUT_SHARDINGS = ("auto", "file", "record", "example")
+INPUT_SHARDINGS = ("auto", "file", "example")
 CACHES = ("auto", "memory", "none")
 
 # Side of views in pixels, for images of several shapes.
@@ -128,13 +128,6 @@ class Reading:
         check=name_in_list,
         family="reading_options",
     )
-    first_label: int | None = option(
-        None,
-        "number of the first class in CSV and TFRecord files, 0 or 1; auto: 0,"
-        " but files whose smallest label is 1 are refused",
-        maximum=1,
-        family="reading_options",
-    )
     test_fraction: float = option(
         0.0,
         "fraction of each class of a folder or CSV file that has no split but"
@@ -156,8 +149,10 @@ class Reading:
     )
     max_image_pixels: int = option(
         2**27,
-        "pixels of an image above which it counts as unreadable",
+        "pixels of an image above which it counts as unreadable; Pillow opens"
+        " no larger ones than the largest value",
         minimum=1,
+        maximum=178_956_970,
         identity=False,
         family="reading_options",
         rare=True,
@@ -236,10 +231,8 @@ class Data:
         "auto",
         "what several hosts share of a TFDS or TFRecord dataset; file: each"
         " reads its own files, and the order depends on the number of hosts;"
-        " record: the same, in equal parts that may start inside of a file;"
         " example, and always for class_balanced: each reads all of them; auto:"
-        " file, if there are at least 8 for each host, else record for more"
-        " than 8 files and hosts, else example",
+        " file, if there are at least 8 for each host, else example",
         choices=INPUT_SHARDINGS,
         rare=True,
         family="data_options",

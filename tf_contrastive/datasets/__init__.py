@@ -18,7 +18,6 @@ from tf_contrastive.datasets.opening import (
 )
 from tf_contrastive.datasets.overlap import (
     Seen,
-    apart,
     check_disjoint,
     find_overlap,
     find_seen,
@@ -44,7 +43,6 @@ __all__ = [
     "Seen",
     "Source",
     "ViewMaker",
-    "apart",
     "channel_statistics",
     "check_disjoint",
     "check_scorable",

@@ -102,15 +102,15 @@ def _classes(
     Raises:
       UserError: for labels of another form.
     """
-    least = 0
-    if labels.dtype.kind in "OU" and all(isinstance(x, str) for x in labels):
-        names = names or tuple(np.unique(labels).tolist())
-        number = {name: i for i, name in enumerate(names)}
+    least = len(names)
+    if labels.dtype.kind in "OU":
+        names = names or tuple(np.unique(labels.astype(str)).tolist())
         if unknown := {*labels.tolist()} - {*names}:
             raise errors.UserError(
-                f"label {min(unknown)!r} is not one of the {len(names)} label"
-                " names: pass the names of all classes"
+                f"label {next(iter(unknown))!r} is not one of the {len(names)}"
+                " label names: pass the names of all classes"
             )
+        number = {name: i for i, name in enumerate(names)}
         labels = np.array([number[name] for name in labels.tolist()])
     elif labels.ndim == 2 and labels.dtype.kind in "biuf":
         is_one = labels == 1
@@ -121,16 +121,12 @@ def _classes(
             f"labels of type {labels.dtype} and shape {list(labels.shape)}:"
             f" pass integers or names [{rows}], one per image, or one-hot rows"
         )
-    smallest = -1 if unlabelled else 0
-    if (
-        labels.min() < smallest
-        or labels.max() < 0
-        or (names and labels.max() >= len(names))
-    ):
-        limit = f", below the {len(names)} label names" if names else ""
+    smallest, largest = labels.min(), labels.max()
+    allowed = -1 if unlabelled else 0
+    if smallest < allowed or largest < 0 or (names and largest >= len(names)):
         raise errors.UserError(
-            f"labels between {labels.min()} and {labels.max()}: pass labels of"
-            f" at least {smallest}{limit}"
+            f"labels between {smallest} and {largest}: pass labels of at least"
+            f" {allowed}, and below the number of label names"
         )
     return labels.astype(np.int64), names, least
 
@@ -139,15 +135,8 @@ def digits(name: str, options: Digits, split: str, access: Access) -> Source:
     """Returns scikit-learn's 1,797 handwritten digits of 8x8 pixels.
 
     Ordered by class, every fifth is in the test split (360), the others in the
-    training split (1,437).
-
-    Args:
-      name: `digits`, or `digits/C` for C classes, to try code for C classes:
-        if C is more than ten, ten evenly spread classes have examples; if
-        less, some hold several digits.
-      options: of the name.
-      split: `train`, `test`, or a slice of one.
-      access: not used.
+    training split (1,437). `digits/C` has C classes: if C is more than ten, ten
+    evenly spread classes have examples; if less, some hold several digits.
     """
     del access
     classes = options.classes

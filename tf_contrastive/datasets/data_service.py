@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.datasets import sampler
 from tf_contrastive.datasets.sampler import Stream
 
@@ -25,7 +25,6 @@ from tf_contrastive.datasets.sampler import Stream
 _CONNECT_TIMEOUT = 10
 _CHECK_EVERY = 1  # During a run.
 LOST_AFTER = 60  # Without an answer of the dispatcher.
-STALLED_AFTER = 120  # Without a batch that is awaited.
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 # Of images in memory, which the check would copy.
 _MAX_CHECKED_BYTES = 100_000_000
@@ -50,7 +49,6 @@ class DataService:
         self.address = address
         self.lost: str | None = None
         self._last_answer = time.monotonic()
-        self._awaited: float | None = None  # Since when a batch is awaited.
         self._lock = threading.Lock()
         self._examples: collections.Counter[int] = collections.Counter()
         self._first, self._done, self._total = 0, 0, 0
@@ -78,7 +76,6 @@ class DataService:
     def _add(self, epoch: int, count: int) -> None:
         with self._lock:
             self._examples[int(epoch)] += int(count)
-        self._awaited = None
 
     def batches(
         self, stream: Stream, make: Callable[[tf.data.Dataset], tf.data.Dataset]
@@ -126,21 +123,11 @@ class DataService:
         its error ends a wait for batches that will never come.
         """
 
-        def asked(_: tf.Tensor) -> tf.Tensor:
-            def note() -> bool:
-                self._awaited = time.monotonic()
-                return True
-
-            return tf.numpy_function(note, [], tf.bool, stateful=True)
-
         def empty(number: tf.Tensor) -> tf.data.Dataset:
             tf.numpy_function(self._watch, [number], [])
             return batches.take(0)
 
         self._last_answer = time.monotonic()
-        # Asks before each batch.
-        asks = tf.data.Dataset.counter().map(asked)
-        batches = tf.data.Dataset.zip((asks, batches)).map(lambda _, x: x)
         checks = tf.data.Dataset.counter().flat_map(empty)
         both = tf.data.Dataset.from_tensors(batches).concatenate(
             tf.data.Dataset.from_tensors(checks)
@@ -168,14 +155,6 @@ class DataService:
                 " address, which resumes the run"
             )
             raise
-        awaited = self._awaited  # Another thread may reset it.
-        if awaited is not None and time.monotonic() - awaited >= STALLED_AFTER:
-            self._awaited = None
-            terminal.warning(
-                f"{given}: no batch came for {STALLED_AFTER} s: restart a"
-                " worker that was lost with its host at its port, by"
-                " launch/data_service with --host=NAME, or start more of them"
-            )
 
 
 def _check_operations(dataset: tf.data.Dataset) -> None:

@@ -7,7 +7,6 @@ grey keeps its upper 8 bits, and several images are the first.
 import contextlib
 import functools
 import io
-import threading
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -28,13 +27,16 @@ _FORMATS = {
     "BMP": (".bmp", ".dib"),
     "WEBP": (".webp",),
     "TIFF": (".tif", ".tiff"),
-    "JPEG2000": (".jp2", ".j2k", ".j2c", ".jpc", ".jpx", ".jpf"),
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
     "AVIF": (".avif", ".avifs"),
     "HEIF": (".heic", ".heif", ".hif"),
 }
 FORMATS = tuple(_FORMATS)
 JPEG_START, PNG_START = b"\xff\xd8\xff", b"\x89PNG"
+# Start and length of the sides in a PNG; both have four bytes.
+_PNG_SIZE = (16, 8)
+# Of an image in a record. Files have `max_image_pixels`.
+_MAX_PIXELS = 2**27
 # Whether graphs may call Pillow; see `without_python`.
 _graphs = {"python": True}
 
@@ -78,45 +80,13 @@ def lacking(names: Iterable[str]) -> str:
 # ---- Pillow ------------------------------------------------------------------
 
 
-class UnsupportedError(Exception):
+class UnsupportedError(ValueError):
     """An image whose numbers have no form as 8 bits."""
 
 
-class _Limit:
-    """Pillow's limit of pixels, which is off while `max_image_pixels` holds."""
-
-    def __init__(self) -> None:
-        self._lock, self._users = threading.Lock(), 0
-        self._limit: int | None = None
-
-    @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        """Turns the limit of this process off for some time."""
-        with self._lock:
-            if not self._users:
-                self._limit = PIL.Image.MAX_IMAGE_PIXELS
-                PIL.Image.MAX_IMAGE_PIXELS = None
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    PIL.Image.MAX_IMAGE_PIXELS = self._limit
-
-
-_limit = _Limit()
-
-
-@contextlib.contextmanager
-def opened(contents: bytes) -> Iterator[PIL.Image.Image]:
-    """Yields an image file's bytes as Pillow opens them, of any size."""
-    with (
-        _limit.off(),
-        PIL.Image.open(io.BytesIO(contents), formats=list(formats())) as image,
-    ):
-        yield image
+def opened(contents: bytes) -> PIL.Image.Image:
+    """Returns an image file's bytes as Pillow opens them, to be closed."""
+    return PIL.Image.open(io.BytesIO(contents), formats=list(formats()))
 
 
 def by_pillow(contents: bytes, turn: bool) -> np.ndarray:
@@ -214,8 +184,8 @@ def starts(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
 def decode(contents: tf.Tensor) -> tf.Tensor:
     """Decodes an image's bytes, string [], which nobody has looked at.
 
-    JPEG and PNG by TensorFlow, all others by Pillow; without Python those fail.
-    The image is not turned.
+    JPEG and PNG by TensorFlow, all others by Pillow; without Python those fail,
+    and so do images of more pixels than are decoded. The image is not turned.
 
     Returns:
       uint8 [h, w, 3].
@@ -230,12 +200,20 @@ def decode(contents: tf.Tensor) -> tf.Tensor:
             return tf.zeros([1, 1, 3], tf.uint8)
 
     def of_jpeg() -> tf.Tensor:
-        channels = tf.io.extract_jpeg_shape(contents)[2]
-        return tf.cond(channels < 4, lambda: decode_jpeg(contents), other)
+        shape = tf.io.extract_jpeg_shape(contents)
+        with tf.control_dependencies([_check_size(shape[:2])]):
+            is_native = shape[2] < 4
+        return tf.cond(is_native, lambda: decode_jpeg(contents), other)
+
+    def of_png() -> tf.Tensor:
+        header = tf.strings.substr(contents, *_PNG_SIZE)
+        size = tf.io.decode_raw(header, tf.int32, little_endian=False)
+        with tf.control_dependencies([_check_size(size)]):
+            return decode_png(tf.identity(contents))
 
     image = tf.case(
         [
-            (starts(contents, PNG_START), lambda: decode_png(contents)),
+            (starts(contents, PNG_START), of_png),
             (starts(contents, JPEG_START), of_jpeg),
         ],
         default=other,
@@ -244,20 +222,16 @@ def decode(contents: tf.Tensor) -> tf.Tensor:
     return image
 
 
+def _check_size(size: tf.Tensor) -> tf.Operation:
+    """Fails for an image, of sides int32 [2], of too many pixels."""
+    pixels = tf.reduce_prod(tf.cast(size, tf.int64))
+    text = [f"the image has more than {_MAX_PIXELS} pixels"]
+    return tf.debugging.Assert(pixels <= _MAX_PIXELS, text)
+
+
 def decode_record(record: Record) -> Record:
     """Decodes the `image` of a record, string []."""
     return record | {"image": decode(record["image"])}
-
-
-def decode_packed(record: Record) -> Record:
-    """Decodes the `image` of a record that this package wrote, JPEG or PNG."""
-    image = tf.cond(
-        starts(record["image"], JPEG_START),
-        lambda: decode_jpeg(record["image"]),
-        lambda: decode_png(record["image"]),
-    )
-    image.set_shape([None, None, 3])
-    return record | {"image": image}
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:

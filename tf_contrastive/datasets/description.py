@@ -54,7 +54,7 @@ def describe(source: Source, classes: Classes | None) -> Rows:
     info = source.info
     rows: Rows = {
         "dataset": f"{info.name} {info.split}",
-        **dict(info.found),
+        **{what: value for what, value in info.found if value},
         "examples": info.num_examples,
         "classes": info.num_classes,
     }

@@ -9,11 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
-from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import Folder
 from tf_contrastive.datasets import decoding, image_files, paths, split_spec
 from tf_contrastive.datasets.listing import (
@@ -22,39 +20,34 @@ from tf_contrastive.datasets.listing import (
     counts,
     extension,
     few,
-    number_names,
-    without_label,
+    table,
 )
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"use PATH/SPLIT/CLASS/IMAGE or PATH/CLASS/IMAGE, {OWN}"
-# What systems keep beside files, in lower case; RECYCLER is no word of theirs
-# in another one. Names that start with a dot are hidden anyway.
+# What systems keep beside files. Names that start with a dot are hidden anyway.
 _SYSTEM = {
-    *("@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb"),
-    *("#recycle", "#snapshot", "$recycle.bin", "RECYCLER", "lost+found"),
-    *("system volume information", "found.000", "network trash folder"),
-    *("temporary items", "__macosx", "__pycache__", "thumbs.db", "desktop.ini"),
+    *("@eaDir", "@__thumb", "@Recycle", "#recycle", "#snapshot"),
+    *("$RECYCLE.BIN", "RECYCLER", "System Volume Information", "lost+found"),
+    *("__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"),
 }
-# Folders of a kind of data rather than of a class, in lower case.
-_KINDS = {"images", "masks", "labels", "annotations", "unsorted", "misc"}
+# A folder of images without a label.
+_UNLABELLED = {"unlabelled", "unlabeled"}
 # What writers of shards leave beside a folder of the same name.
 _SHARDS = (".parquet", ".tar", "_stats.json")
 
 
 class Tree(NamedTuple):
-    """What is in a folder, at any depth.
+    """The names of files in a folder, at any depth.
 
     Attributes:
-      images: their names from the folder, sorted.
-      others: the extensions of other files.
-      top: the names of the files and folders directly in it.
-      hidden: the names of files and folders that are left out.
+      images: sorted.
+      others: that are no images.
+      hidden: files and folders that are left out.
     """
 
     images: list[str]
     others: list[str]
-    top: list[str]
     hidden: list[str]
 
 
@@ -62,49 +55,37 @@ class Tree(NamedTuple):
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or not _SYSTEM.isdisjoint({name, name.lower()})
+    return name.startswith(".") or name in _SYSTEM
 
 
 def _contents(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yields each folder's name from the root, its folders and its files.
 
-    No local folder comes twice, which links lead to. The names of folders that
-    the caller removes from their list are not visited.
+    The names of folders that the caller removes from their list are not
+    visited; nor are local folders that come twice, which links lead to.
     """
     local = files.local_path(root)
     if local is None:
-        for folder, names, others in tf.io.gfile.walk(root):
-            below = folder[len(root) :].strip("/")
-            names[:] = [name.rstrip("/") for name in names]
-            yield below, names, [name for name in others if name]
-        return
-    here, seen, waiting = os.path.realpath(local), set(), [""]
-    while waiting:
-        folder = waiting.pop()
-        names, others = [], []
-        try:
-            with os.scandir(os.path.join(local, folder)) as entries:
-                for entry in sorted(entries, key=lambda entry: entry.name):
-                    try:
-                        is_folder = entry.is_dir()
-                    except OSError:  # A link to itself.
-                        is_folder = False
-                    if is_folder and entry.is_symlink():
-                        real = os.path.realpath(entry.path)
-                        above = os.path.commonpath([here, real])
-                        if above in (here, real) or real in seen:
-                            continue
-                        seen.add(real)
-                    (names if is_folder else others).append(entry.name)
-        except PermissionError:
-            if not folder:
-                raise
-            terminal.warning(
-                f"{os.path.join(local, folder)} is left out: no permission to"
-                " read it"
-            )
-        yield folder, names, others
-        waiting += [os.path.join(folder, name) for name in names]
+        walked: Iterable = tf.io.gfile.walk(root)
+    else:
+        walked = os.walk(local, onerror=_raise, followlinks=True)
+    here, seen = os.path.realpath(local or "/"), set()
+    for folder, names, others in walked:
+        names[:] = sorted(name.rstrip("/") for name in names)
+        for name in list(names) if local else ():
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                real = os.path.realpath(path)
+                above = os.path.commonpath([here, real])
+                if above in (here, real) or real in seen:
+                    names.remove(name)
+                seen.add(real)
+        below = folder[len(local or root) :].strip("/")
+        yield below, names, sorted(filter(None, others))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def walk(root: str) -> Tree:
@@ -113,33 +94,24 @@ def walk(root: str) -> Tree:
     Raises:
       UserError: for an image whose name is not UTF-8.
     """
-    tree = Tree([], [], [], [])
+    tree = Tree([], [], [])
     for folder, names, others in _contents(root):
         if any(map(_is_hidden, filter(None, folder.split("/")))):
-            continue
-        every = [*names, *others]
-        tree.hidden.extend(filter(_is_hidden, every))
+            continue  # Object stores are walked as a whole.
+        tree.hidden.extend(filter(_is_hidden, [*names, *others]))
         names[:] = [name for name in names if not _is_hidden(name)]
-        if not folder:
-            tree.top.extend(every)
         for name in others:
-            if _is_hidden(name):
-                continue
-            if decoding.is_image(name):
-                tree.images.append(os.path.join(folder, name))
-            else:
-                tree.others.append(extension(name))
+            if not _is_hidden(name):
+                found = tree.images if decoding.is_image(name) else tree.others
+                found.append(os.path.join(folder, name))
     tree.images.sort()
     try:
         "\n".join(tree.images).encode()
-    except UnicodeEncodeError:
-        bad = [
-            x for x in tree.images if x.encode(errors="replace").decode() != x
-        ]
-        above, name = os.path.split(os.path.join(root, bad[0]))
+    except UnicodeEncodeError as error:
+        bad = error.object[: error.start].rpartition("\n")[2]
         raise errors.UserError(
-            f"{len(bad):,} names of images are not UTF-8, such as"
-            f" {os.fsencode(name)!r} in {os.fsencode(above)!r}: rename them"
+            f"{root}: the name of an image, which starts with {bad!r}, is not"
+            " UTF-8: rename it"
         ) from None
     return tree
 
@@ -171,9 +143,9 @@ def _top(name: str) -> str:
     return sys.intern(name.split("/", 1)[0]) if "/" in name else ""
 
 
-def _splits(name: str, path: str, tree: Tree) -> dict[str, str]:
-    """Returns split -> folder of the splits; {"train": ""} without folders."""
-    tops = sorted({_top(image) for image in tree.images} - {""})
+def _splits(name: str, path: str, images: list[str]) -> dict[str, str]:
+    """Returns folder -> split of the splits; {"": "train"} without folders."""
+    tops = sorted({*map(_top, images)} - {""})
     known = [top for top in tops if split_spec.meaning(top)]
     others = [top for top in tops if top not in known]
     if alike := split_spec.look_alikes(others):
@@ -183,220 +155,117 @@ def _splits(name: str, path: str, tree: Tree) -> dict[str, str]:
             " without these words"
         )
     if not known:
-        return {"train": ""}
-    direct = [image for image in tree.images if "/" not in image]
-    if others or direct:
+        return {"": "train"}
+    others += [image for image in images if "/" not in image]
+    splits = {top: split_spec.meaning(top) or "" for top in known}
+    if others or len({*splits.values()}) < len(known):
         raise errors.UserError(
-            f"{name}: the splits {few(known)} are beside other images,"
-            f" {few([*others, *direct])}: move those out of {path}, or, if all"
-            f" are classes, rename {known[0]}, such as to {known[0]}_"
+            f"{name}: beside the split {known[0]} are other folders of images,"
+            f" {few([*known[1:], *others])}: use a folder for each split alone,"
+            f" or, if all are classes, rename {known[0]}, such as to"
+            f" {known[0]}_"
         )
-    splits: dict[str, str] = {}
-    for top in known:
-        split = split_spec.meaning(top) or ""
-        if split in splits:
-            raise errors.UserError(
-                f"{name}: {splits[split]} and {top} both mean the split"
-                f" {split}: rename or join them"
-            )
-        splits[split] = top
     return splits
-
-
-def _own_split(
-    name: str, path: str, split: str, splits: dict[str, str], reading: Reading
-) -> tuple[str, bool]:
-    """Returns the split to open, and whether a part of it is held out."""
-    base = split_spec.parse(split)[0]
-    wanted = split_spec.meaning(base) or base
-    if reading.test_fraction and splits.keys() == {"train"}:
-        if wanted in ("train", "test"):
-            return "train", True
-    elif reading.test_fraction:
-        split_spec.refuse_fraction(
-            name, reading, f"its splits are the folders {few(splits.values())}"
-        )
-    if wanted in splits:
-        return wanted, False
-    hint = f", or set {errors.arg('test_fraction', '0.2')}"
-    raise errors.AbsentSplitError(
-        f"{name} has no split {base!r}, only {', '.join(splits)}: make a folder"
-        f" {path}/{base}{hint * (splits.keys() == {'train'})}"
-    )
 
 
 # ---- Classes -----------------------------------------------------------------
 
 
-def _is_unlabelled(folder: str) -> bool:
-    """Whether a folder is named for images without a label."""
-    name = folder.lower().replace("-", "").replace("_", "")
-    return name in ("unlabelled", "unlabeled")
+def _not_classes(
+    name: str, by_split: dict[str, set[str]], folders: set[tuple[str, str]]
+) -> dict[str, str]:
+    """Returns split -> its only folder, of splits for which that is no class.
 
-
-def _classes(
-    name: str, path: str, images: dict[str, list[str]], may_lack: bool
-) -> dict[str, set[str]]:
-    """Returns the classes of the splits that have labels.
-
-    A split of images alone, or of one folder, has none, unless that folder is a
-    class of another split.
+    It is one if another split has it beside other classes.
 
     Args:
       name: of the dataset.
-      path: of its folder.
-      images: names of images, from the folder of each split.
-      may_lack: whether images directly in a split, and in a folder that is
-        named so, are unlabelled, and others are not.
+      by_split: the folders of each split; "" if it has images directly.
+      folders: (split, name from its folder) of those that hold images.
 
     Raises:
-      UserError: if some images have no class, or there are splits in classes.
+      UserError: for splits in classes, or classes in the only folder.
     """
-    folders: dict[str, set[str]] = {}
-    for split, of_split in images.items():
-        tops = {_top(image) for image in of_split}
-        unlabelled = sorted(filter(_is_unlabelled, tops))
-        if may_lack:
-            tops -= {"", *unlabelled}
-        elif ("" in tops and len(tops) > 1) or (unlabelled and len(tops) > 1):
-            stray = next((x for x in of_split if "/" not in x), *unlabelled[:1])
+    below: dict[tuple[str, str], set[str]] = {}
+    for split, folder in folders:
+        top, *deeper = folder.split("/")
+        if any(map(split_spec.meaning, deeper)):
             raise errors.UserError(
-                f"{name}: the images of {split} are in folders,"
-                f" {few(sorted(tops - {'', *unlabelled}))}, and others are not"
-                f" labelled, such as {stray}: move those, or set"
-                f" {errors.arg('unlabelled', 'own_views')}"
+                f"{name}: the folder {folder} is named like a split inside of"
+                f" another one: {_FORM}"
             )
-        folders[split] = tops - {""}
-        for folder in {os.path.dirname(image) for image in of_split}:
-            inner = folder.split("/")[1:]
-            if any(map(split_spec.meaning, inner)):
+        below.setdefault((split, top), set()).update(deeper[:1])
+    several = {x for tops in by_split.values() if len(tops) > 1 for x in tops}
+    only = {}
+    for split, (top, *others) in by_split.items():
+        if top and not others and top not in several:
+            only[split] = top
+            if len(inner := below[split, top]) > 1:
                 raise errors.UserError(
-                    f"{name}: the folder {folder} is named like a split inside"
-                    f" of another one: {_FORM}; for one of them, use"
-                    f" folder:{os.path.join(path, folder.split('/')[0])}"
+                    f"{name}: all images of {split} are in {top}, in folders"
+                    f" {few(sorted(inner))}: {_FORM}, from that folder on"
                 )
-    several = {x for tops in folders.values() if len(tops) > 1 for x in tops}
-    return {
-        split: tops
-        for split, tops in folders.items()
-        if len(tops) > 1 or tops & several
-    }
-
-
-def _why_unlabelled(
-    name: str, root: str, images: list[str], labelled: Iterable[str]
-) -> str:
-    """Says why a split has no labels; refuses where classes may be deeper."""
-    if not (top := _top(images[0])):
-        return "none: images directly in the folder"
-    inner = sorted({_top(image.split("/", 1)[1]) for image in images} - {""})
-    below = os.path.join(root, top)
-    if len(inner) > 1:
-        raise errors.UserError(
-            f"{name}: all images are in {below}, in folders {few(inner)}: for"
-            f" classes of these, and for a loss without labels, use"
-            f" folder:{below}"
-        )
-    if labelled := list(labelled):
-        terminal.warning(
-            f"{name}: no labels are read, since {below} is no class of"
-            f" {few(labelled)}"
-        )
-    return f"none: all images are in {below}"
-
-
-def _tell(name: str, root: str, tree: Tree, own: list[str]) -> None:
-    """Refuses folders of shards; warns of classes that may be none."""
-    tops = sorted({_top(image) for image in own})
-    beside = {*tree.top}
-    if shards := [t for t in tops if any(t + x in beside for x in _SHARDS)]:
-        raise errors.UserError(
-            f"{name}: {few(shards)} in {root} are shards, beside files of the"
-            " same name, and no classes: list their images in csv:PATH"
-        )
-    if kinds := [top for top in tops if top.lower() in _KINDS]:
-        terminal.warning(
-            f"{name}: {few(kinds)} in {root} are read as classes: if they are"
-            " none, move them elsewhere"
-        )
-    deeper: dict[str, set[str]] = {}
-    for folder in {os.path.dirname(image) for image in own}:
-        if "/" in folder:
-            top, inner = folder.split("/")[:2]
-            deeper.setdefault(inner, set()).add(top)
-    common = sorted(inner for inner, of in deeper.items() if len(of) > 1)
-    if len(common) > 1:
-        terminal.warning(
-            f"{name}: the classes are {few(tops)}, several of which have"
-            f" folders {few(common)}: if those are the classes, move them to"
-            f" {root}"
-        )
+    return only
 
 
 # ---- The listing -------------------------------------------------------------
 
 
-def _list(name: str, path: str, split: str, reading: Reading) -> Listing:
-    """Lists the images of a split.
+def _list(name: str, path: str) -> Listing:
+    """Lists the images of all splits.
 
     Raises:
       UserError: for a tree of another form.
     """
     tree = walk(path)
     heic = decoding.lacking(tree.others)
-    left_out = ", ".join(filter(None, map(counts, (tree.others, tree.hidden))))
+    left_out = counts(map(extension, tree.others))
     if not tree.images:
-        is_records = any(".tfrec" in x for x in tree.others)
-        advice = f"use tfrecord:{path}" if is_records else _FORM
         raise errors.UserError(
             f"{name}: no images under {path} ({left_out or 'no files'}{heic}):"
-            f" {advice}"
+            f" {_FORM}, or tfrecord:PATH for TFRecords"
         )
-    if tree.others:
-        bare = tree.others.count(extension(""))
-        tell = heic or bare > len(tree.images)
-        say = terminal.warning if tell else terminal.info
-        say(f"{name}: files that are not read: {counts(tree.others)}{heic}")
-    splits = _splits(name, path, tree)
-    own, holds_out = _own_split(name, path, split, splits, reading)
-    images = {
-        key: [
-            image[len(folder) :].lstrip("/")
-            for image in tree.images
-            if not folder or _top(image) == folder
+    if left_out:
+        say = terminal.warning if heic else terminal.info
+        say(f"{name}: files that are not read: {left_out}{heic}")
+    splits = _splits(name, path, tree.images)
+    names, of_split, labels = [], [], []
+    folders = set()
+    by_split: dict[str, set[str]] = {}
+    for image in tree.images:
+        top = "" if "" in splits else _top(image)
+        split, inside = splits[top], image[len(top) :].lstrip("/")
+        label = _top(inside)
+        names.append(inside)
+        of_split.append(split)
+        labels.append("" if label.lower() in _UNLABELLED else label)
+        by_split.setdefault(split, set()).add(label)
+        folders.add((split, os.path.dirname(inside)))
+    shards = {x.removesuffix(end) for x in tree.others for end in _SHARDS}
+    if shards := shards.intersection(set().union(*by_split.values())):
+        raise errors.UserError(
+            f"{name}: {few(sorted(shards))} in {path} are shards, beside files"
+            " of the same name, and no classes: list their images in csv:PATH"
+        )
+    if only := _not_classes(name, by_split, folders):
+        labels = [
+            "" if only.get(split) == label else label
+            for split, label in zip(of_split, labels, strict=True)
         ]
-        for key, folder in splits.items()
-    }
-    root, of_split = os.path.join(path, splits[own]).rstrip("/"), images[own]
-    may_lack = reading.admits_unlabelled
-    by_split = _classes(name, path, images, may_lack)
-    found = {"left_out": left_out, "splits": ", ".join(splits)}
-    labels: np.ndarray | None = None
-    classes: tuple[str, ...] = ()
-    if own in by_split:
-        number = number_names(name, own, by_split)
-        tops = [_top(image) for image in of_split]
-        labels = np.array([number.get(top, -1) for top in tops], np.int32)
-        classes = tuple(number)
-        found["labels"] = f"names of the folders in {root}"
-        found["without_label"] = without_label((labels < 0).sum(), len(labels))
-        lacking = [x for x in classes if x not in by_split[own]]
-        found["classes_elsewhere"] = few(lacking)
-        labelled = [x for x, y in zip(of_split, labels, strict=True) if y >= 0]
-        _tell(name, root, tree, labelled)
-    else:
-        found["labels"] = _why_unlabelled(name, root, of_split, by_split)
-    names = paths.array_of(of_split)
-    return Listing(
-        path,
-        paths.mapped(lambda image: os.path.join(root, image), names),
-        names,
-        found,
-        labels,
-        classes,
-        is_mixed=True,
-        holds_out=holds_out,
+    rows = table(
+        {
+            "path": paths.mapped(
+                lambda image: os.path.join(path, image),
+                paths.array_of(tree.images),
+            ),
+            "name": paths.array_of(names),
+            "label": paths.array_of(labels),
+            "split": paths.array_of(of_split),
+        }
     )
+    hidden = counts(tree.hidden)
+    found = {"left_out": ", ".join(filter(None, (left_out, hidden)))}
+    return Listing(path, rows, found, is_mixed=True)
 
 
 def open_folder(
@@ -404,14 +273,11 @@ def open_folder(
 ) -> Source:
     """Opens `folder:PATH`; a slice is a random sample, always the same."""
     path = os.path.expanduser(options.path).rstrip("/") or "/"
-    if not tf.io.gfile.exists(path):
-        raise errors.AbsentDataError(
-            f"{name}: {path} is absent: use a folder of images"
-        )
     if not tf.io.gfile.isdir(path):
+        what = "is a file" if tf.io.gfile.exists(path) else "is absent"
         raise errors.AbsentDataError(
-            f"{name}: {path} is a file: use a folder of images, csv:{path} for"
-            f" a table of them, or tfrecord:{path}"
+            f"{name}: {path} {what}: use a folder of images, csv:PATH for a"
+            " table of them, or tfrecord:PATH"
         )
-    listing = _list(name, path, split, access.reading)
+    listing = _list(name, path)
     return image_files.open_listing(name, split, access, listing)

@@ -7,15 +7,22 @@ when they are decoded, so that any number of them is shuffled as a whole.
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, looking, paths, split_spec
-from tf_contrastive.datasets.listing import Listing, few
+from tf_contrastive.datasets.listing import (
+    Listing,
+    choose_split,
+    few,
+    read_labels,
+    table,
+)
 from tf_contrastive.datasets.looking import JPEG, PILLOW, PNG
 from tf_contrastive.datasets.source import (
     Access,
@@ -62,90 +69,72 @@ def open_listing(
       UserError: if too many are unreadable, or absent.
     """
     reading = access.reading
-    look = functools.partial(
-        looking.at_files,
-        place=listing.place,
-        reading=reading,
-        look_again=access.verify_all,
-    )
-    total, every = len(listing.paths), None
-    names = paths.texts(listing.names)
+    look = functools.partial(looking.look, place=listing.place, reading=reading)
+    own, holds_out = choose_split(name, listing, split, reading)
+    labels = read_labels(name, listing, own, reading)
+    splits = listing.rows["split"]
+    lines = listing.rows.filter(pc.equal(splits, own))
+    total, every = len(lines), None
+    files = lines["path"].combine_chunks()
     order = np.arange(total)
-    if listing.is_mixed or listing.holds_out:
-        by_names = split_spec.random_order(names)
+    if listing.is_mixed or holds_out:
+        named = lines["name"].combine_chunks()
+        by_names = split_spec.random_order(paths.texts(named))
         order = by_names if listing.is_mixed else order
-    if listing.holds_out:
+    if holds_out:
         test = split_spec.held_out(
-            by_names, listing.labels, reading.test_fraction
+            by_names, labels.numbers, reading.test_fraction
         )
-        every = look(paths.Paths(listing.paths))
-        test = split_spec.without_copies(test, every.digests)
+        every = look(paths.Paths(files))
+        test = split_spec.without_copies(test, every["digest"])
         order = order[test[order] == (split_spec.parse(split)[0] == "test")]
     start, stop = split_spec.bounds(split, len(order))
     taken = np.sort(order[start:stop])
     del order
-    chosen = paths.Paths(listing.paths.take(taken))
-    labels = None if listing.labels is None else listing.labels[taken]
-    found = every.select(taken) if every else look(chosen)
-    if listing.base is not None:
-        _check_absent(name, listing.base, chosen, found, reading)
-    good, shape, bad = looking.check(name, chosen, found, reading)
-    found = found.select(good)
-    rows = {"size": found.sizes, "way": found.ways, "turn": found.turns}
-    if labels is not None:
-        rows["label"] = labels[good]
-        _tell_lost(name, labels, rows["label"], listing.classes)
-    about = {"files": found.counts()} | listing.found
+    chosen = paths.Paths(files.take(pa.array(taken)))
+    found = look(chosen) if every is None else every[taken]
+    absent = (found["height"] == 0) & (found["format"] == looking.ABSENT)
+    if absent.sum() > min(reading.max_bad_images, len(chosen) // 2):
+        names = few([chosen[i] for i in np.flatnonzero(absent)[:4].tolist()])
+        raise errors.UserError(
+            f"{name}: {absent.sum():,} of {len(chosen):,} files do not exist"
+            f" ({names}): write whole names, with / between folders, from the"
+            f" folder of {listing.place}"
+        )
+    good, bad = looking.check(name, chosen, found, reading)
+    found = found[good]
+    sizes = np.stack([found["height"], found["width"]], axis=1)
+    rows = {"size": sizes, "way": found["way"], "turn": found["turn"]}
+    if labels.numbers is not None:
+        rows["label"] = labels.numbers[taken][good]
+    formats = [decoding.FORMATS[i] for i in np.unique(found["format"])]
+    lacking = np.count_nonzero(rows.get("label", np.zeros([0])) < 0)
+    about = {
+        "files": ", ".join(formats),
+        **listing.found,
+        "splits": ", ".join(pc.unique(splits).to_pylist()),
+        "without_label": f"{lacking:,} images" * bool(lacking),
+    }
+    ways = tuple(np.unique(found["way"]).tolist())
+    is_uniform = (sizes == sizes[0]).all()
     info = Info(
         name,
         split,
         len(good),
-        listing.num_classes or len(listing.classes) or None,
-        shape,
-        listing.classes,
+        labels.classes,
+        (*sizes[0].tolist(), 3) if is_uniform else None,
+        labels.names,
         bad,
-        unlabelled=labels is not None and bool((rows["label"] < 0).any()),
-        by_pillow=found.by_pillow,
-        found=tuple(item for item in about.items() if item[1]),
+        unlabelled=lacking > 0,
+        by_pillow=PILLOW in ways,
+        found=tuple(about.items()),
     )
-    ways = tuple(np.unique(found.ways).tolist())
     is_turned = reading.exif == "apply" and (
-        PILLOW in ways or bool((found.turns > 1).any())
+        PILLOW in ways or bool((found["turn"] > 1).any())
     )
     decode = functools.partial(_decode, ways=ways, turn=is_turned)
     whole = in_memory(rows, decode, info, paths=chosen.take(good))
-    return dataclasses.replace(whole, digests=found.digests)
-
-
-def _check_absent(
-    name: str,
-    base: str,
-    chosen: Sequence[str],
-    found: looking.Found,
-    reading: Reading,
-) -> None:
-    """Raises `UserError` if most files of a table do not exist."""
-    is_absent = ~found.readable & (found.formats == looking.ABSENT)
-    rows = np.flatnonzero(is_absent)
-    if len(rows) > min(reading.max_bad_images, len(chosen) // 2):
-        names = few([chosen[i] for i in rows[:4].tolist()])
-        raise errors.UserError(
-            f"{name}: {len(rows):,} of {len(chosen):,} files do not exist"
-            f" ({names}): write whole names, with / between folders, from the"
-            f" folder of the table, {base or '.'}"
-        )
-
-
-def _tell_lost(
-    name: str, labels: np.ndarray, kept: np.ndarray, classes: tuple[str, ...]
-) -> None:
-    """Warns of classes of which no image can be read."""
-    lost = np.setdiff1d(labels, [-1, *np.unique(kept)]).tolist()
-    if lost:
-        terminal.warning(
-            f"{name}: no image can be read of {len(lost)} of the classes, such"
-            f" as {classes[lost[0]] if classes else lost[0]}"
-        )
+    return dataclasses.replace(whole, digests=found["digest"].copy())
 
 
 def from_paths(files: list[str], reading: Reading) -> Source:
@@ -161,8 +150,10 @@ def from_paths(files: list[str], reading: Reading) -> Source:
     )
     # What is remembered of a folder's files must not become that of these.
     place = f"paths in {os.path.dirname(files[0])}"
-    array = paths.array_of(files)
-    listing = Listing(place, array, array, {})
+    array, none = paths.array_of(files), paths.array_of([""] * len(files))
+    split = paths.array_of(["train"] * len(files))
+    columns = {"path": array, "name": array, "label": none, "split": split}
+    listing = Listing(place, table(columns), {})
 
     def no_other(name: str, split: str) -> Source:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The images of a split as a folder or a table lists them, before a look."""
+"""The images of all splits as a folder or a table lists them, before a look."""
 
 import os
 import re
@@ -9,51 +9,71 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading
+from tf_contrastive.datasets import split_spec
 
 # How anything else is read.
 OWN = (
     "or read it by a function of your own, with"
     f" {errors.arg('dataset', 'module:name')}"
 )
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
+# At most 18 digits, which fit into any integer.
+_INTEGER = re.compile(r"([-+]?)0*([0-9]{1,18})(\.0*)?")
 
 
 class Listing(NamedTuple):
-    """The image files of a split.
+    """The image files of all splits.
 
     Attributes:
       place: the folder, or the table.
-      paths: of the files, LargeString [n].
-      names: of the files, which do not depend on where the place is,
-        LargeString [n].
+      rows: of each file `path`; `name`, which does not depend on where the
+        place is; `label`, "" without one; and `split`: texts.
       found: rows of `Info.found`.
-      labels: int32 [n], -1 of a file without one; None: none has one.
-      classes: a name per class, or ().
-      num_classes: number of classes, if they have no names.
+      has_numbers: whether labels that are integers are used unchanged.
       is_mixed: whether slices are random samples, in an order by the names.
-      holds_out: whether the files are those of both train and test.
-      base: the folder that relative paths start at, if they may be absent.
     """
 
     place: str
-    paths: pa.Array
-    names: pa.Array
+    rows: pa.Table
     found: dict[str, str]
-    labels: np.ndarray | None = None
-    classes: tuple[str, ...] = ()
-    num_classes: int | None = None
+    has_numbers: bool = False
     is_mixed: bool = False
-    holds_out: bool = False
-    base: str | None = None
+
+
+class Labels(NamedTuple):
+    """The labels of a split.
+
+    Attributes:
+      numbers: int32 [n], -1 of a file without one; None: none has one.
+      names: a name per class, or ().
+      classes: their number; None without labels.
+    """
+
+    numbers: np.ndarray | None
+    names: tuple[str, ...]
+    classes: int | None
+
+
+def table(columns: Mapping[str, pa.Array]) -> pa.Table:
+    """Returns `Listing.rows`, in which labels and splits take few bytes."""
+    return pa.table(
+        {
+            key: column.dictionary_encode()
+            if key in ("label", "split")
+            else column
+            for key, column in columns.items()
+        }
+    )
 
 
 def counts(values: Iterable[str], most: int = 5) -> str:
     """Counts values, such as "12 .jpg, 3 .png"."""
     counted = Counter(values).most_common()
-    first = ", ".join(f"{count:,} {value}" for value, count in counted[:most])
-    return first + ", ..." * (len(counted) > most)
+    return few((f"{count:,} {value}" for value, count in counted), most)
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
@@ -67,107 +87,132 @@ def extension(name: str) -> str:
     return os.path.splitext(name)[1].lower() or "without extension"
 
 
-def without_label(number: int, total: int) -> str:
-    """Says how many images lack a label; empty: none does."""
-    return f"{number:,} of {total:,} images" * bool(number)
+# ---- Splits ------------------------------------------------------------------
+
+
+def choose_split(
+    name: str, listing: Listing, split: str, reading: Reading
+) -> tuple[str, bool]:
+    """Returns the split to open, and whether a part of it is held out.
+
+    Raises:
+      UserError: if it is not there, or nothing can be held out.
+    """
+    base = split_spec.parse(split)[0]
+    wanted = split_spec.meaning(base) or base
+    known = sorted(pc.unique(listing.rows["split"]).to_pylist())
+    holds_out = known == ["train"] and reading.test_fraction > 0
+    if holds_out and wanted == "test":
+        wanted = "train"
+    if wanted not in known:
+        raise errors.AbsentSplitError(
+            f"{name} has no split {base!r}, only {', '.join(known)}: write one,"
+            f" or, if there is only train, set"
+            f" {errors.arg('test_fraction', '0.2')}"
+        )
+    if not holds_out:
+        split_spec.refuse_fraction(name, reading, "it has splits")
+    return wanted, holds_out
 
 
 # ---- Classes -----------------------------------------------------------------
 
 
-def _spoken(name: str) -> str:
-    """Returns a name as it is spoken: letter case and separators differ."""
-    shown = (c for c in name if unicodedata.category(c) != "Cf")
-    folded = unicodedata.normalize("NFKC", "".join(shown)).casefold()
-    plain = unicodedata.normalize("NFKC", folded)
-    return re.sub(r"[\s_-]+", " ", plain).strip()
-
-
-def number_names(
-    name: str, split: str, by_split: Mapping[str, set[str]]
-) -> dict[str, int]:
-    """Numbers the classes of all splits in sorted order.
-
-    Args:
-      name: of the dataset.
-      split: the one that is opened, a key of `by_split`.
-      by_split: names of classes.
+def read_labels(
+    name: str, listing: Listing, split: str, reading: Reading
+) -> Labels:
+    """Returns the labels of a split, with classes of all splits.
 
     Raises:
-      UserError: for names that cannot be told apart, or if those of two splits
-        differ in letter case or separators only.
+      UserError: if a part of its images has no label, or for labels that
+        cannot be told apart.
     """
-    classes = sorted(set().union(*by_split.values()))
-    groups: dict[str, list[str]] = {}
-    for each in classes:
-        groups.setdefault(_spoken(each), []).append(each)
-    for group in groups.values():
-        if len(group) == 1:
-            continue
-        forms = {
-            " ".join(unicodedata.normalize("NFC", x).split()) for x in group
-        }
-        spellings = " and ".join(map(ascii, group))
-        together = any(
-            len(held.intersection(group)) > 1 for held in by_split.values()
-        )
-        if len(forms) < len(group) or not together:
-            raise errors.UserError(
-                f"{name}: the classes {spellings} differ in letter case,"
-                " separators or the form of Unicode only: give them one name,"
-                " or names that are read differently"
+    missing = {"", *["-1"] * reading.admits_unlabelled}
+    by_split: dict[str, set[str]] = {}
+    for one in pc.unique(listing.rows["split"]).to_pylist():
+        own = listing.rows.filter(pc.equal(listing.rows["split"], one))
+        if found := {*pc.unique(own["label"]).to_pylist()} - missing:
+            by_split[one] = found
+    rows = listing.rows.filter(pc.equal(listing.rows["split"], split))
+    if split not in by_split:
+        if by_split:
+            terminal.warning(
+                f"{name}: {split} has no labels, and {few(by_split)} has"
             )
-        terminal.warning(
-            f"{name}: {spellings} are different classes; if they are one, give"
-            " them one name"
-        )
-    _compare(name, split, by_split)
-    return {each: number for number, each in enumerate(classes)}
-
-
-def count_integers(
-    name: str, split: str, by_split: Mapping[str, set[int]], reading: Reading
-) -> int:
-    """Checks labels that are integers; returns the number of classes.
-
-    Args:
-      name: of the dataset.
-      split: the one that is opened, a key of `by_split`.
-      by_split: the labels that occur, less `first_label`.
-      reading: options.
-
-    Raises:
-      UserError: unless they start at 0.
-    """
+        return Labels(None, (), None)
     every = set().union(*by_split.values())
-    smallest, count = min(every), max(every) + 1
-    if smallest == 1 and reading.first_label is None:
+    is_number = listing.has_numbers and all(map(_NUMBER.fullmatch, every))
+    if is_number:
+        number = {label: _integer(name, label) for label in every}
+    else:
+        number = {label: i for i, label in enumerate(sorted(every))}
+        _check_names(name, by_split)
+    known = rows["label"].combine_chunks()
+    codes = [number.get(x, -1) for x in known.dictionary.to_pylist()]
+    # Larger ones are refused, by the number of classes.
+    of_code = np.minimum(codes, 2**31 - 1).astype(np.int32)
+    labels = of_code[known.indices.to_numpy()]
+    if not reading.admits_unlabelled and min(number.values()) < 0:
         raise errors.UserError(
-            f"{name}: its labels start at 1: set"
-            f" {errors.arg('first_label', '1')}, or"
-            f" {errors.arg('first_label', '0')} if there is a class 0"
+            f"{name}: its smallest label is {min(number.values())}: write"
+            " labels of at least 0, or, if -1 is none, set"
+            f" {errors.arg('unlabelled', 'own_views')}"
         )
-    if smallest < 0:
-        first = reading.first_label or 0
-        own_views = f", or set {errors.arg('unlabelled', 'own_views')}"
+    if not reading.admits_unlabelled and (labels < 0).any():
         raise errors.UserError(
-            f"{name}: its smallest label is {smallest + first}: write labels of"
-            f" at least {first}{own_views * (smallest + first == -1)}"
+            f"{name}: {(labels < 0).sum():,} of {len(labels):,} images of"
+            f" {split} have no label, such as"
+            f" {rows['name'][int(labels.argmin())]}: label all, or none, or set"
+            f" {errors.arg('unlabelled', 'own_views')}"
         )
-    if 2 * len(every) < count:
+    classes = max(number.values()) + 1
+    if is_number and (0 not in number.values() or 2 * len(number) < classes):
         terminal.warning(
-            f"{name}: {count - len(every):,} of {count:,} classes have no"
-            " image: number the classes from 0, without gaps"
+            f"{name}: {classes - len({*number.values()}):,} of {classes:,}"
+            " classes have no image: number the classes from 0, without gaps"
         )
-    _compare(name, split, by_split)
-    return count
-
-
-def _compare(name: str, split: str, by_split: Mapping[str, set]) -> None:
-    """Warns of classes of a split that are never trained."""
     held = by_split[split]
     if new := sorted(held - by_split.get("train", held)):
         terminal.warning(
             f"{name}: {len(new)} of the {len(held)} classes of {split} are not"
             f" in train, such as {new[0]}"
         )
+    names = () if is_number else tuple(number)
+    return Labels(labels, names, classes)
+
+
+def _integer(name: str, label: str) -> int:
+    match = _INTEGER.fullmatch(label)
+    if not match:
+        raise errors.UserError(
+            f"{name}: label {label[:20]}: write integers from 0, or names"
+        )
+    return int(match[1] + match[2])
+
+
+def _spoken(name: str) -> str:
+    """Returns a name without letter case, separators and forms of Unicode."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return re.sub(r"[\s_-]+", " ", plain).strip()
+
+
+def _check_names(name: str, by_split: Mapping[str, set[str]]) -> None:
+    """Refuses names of classes of two splits that sound alike.
+
+    It warns of those within a split.
+    """
+    groups: dict[str, list[str]] = {}
+    every = sorted(set().union(*by_split.values()))
+    for each in every:
+        groups.setdefault(_spoken(each), []).append(each)
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        text = (
+            f"{name}: the classes {' and '.join(map(ascii, group))} differ in"
+            " letter case, separators or the form of Unicode only: if they are"
+            " one class, give them one name"
+        )
+        if not any(held.issuperset(group) for held in by_split.values()):
+            raise errors.UserError(text)
+        terminal.warning(text)

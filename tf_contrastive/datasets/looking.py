@@ -1,15 +1,13 @@
-"""The look at each image, once, before anything is trained.
+"""The look at each image file, once, before anything is trained.
 
 Pillow reads its header, and TensorFlow or Pillow decodes it, so that a damaged
 one is found here. What is found decides how it is decoded from then on.
 """
 
 import concurrent.futures
-import functools
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import PIL
@@ -19,6 +17,7 @@ import tensorflow as tf
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, remembered
+from tf_contrastive.datasets.listing import few
 
 # Ways to decode an image: the first two by TensorFlow.
 WAYS = JPEG, PNG, PILLOW = range(3)
@@ -44,32 +43,25 @@ _MARKS = (
 _BITS, _COLORS, _PLANES, _NUMBERS_OF = 258, 262, 284, 339
 _TILE_SIDES = (322, 323)
 _BLACK_IS_MOST, _SEPARATE, _SIGNED = 0, 2, 2
-_JPEG2000_START = b"\xff\x4f\xff\x51"  # Of a stream, and of its sizes.
-_PNG_BITS = 24  # Place of the bits per channel.
 # Why an image is unreadable.
 REASONS = (
     "damaged",
     "that cannot be opened",
     "that do not exist",
     "of more than {} pixels",
-    "of floating-point, signed or 32-bit numbers",
-    "of more scans than encoders make",
-    "without content",
+    "of floating-point, signed, 32-bit or unusual 16-bit numbers",
+    "of more scans than encoders make, or of larger tiles than the image",
     "of a format that is not read",
-    "of 16 bits in a form of which Pillow reads other pixels",
-    "of larger tiles than the image",
 )
-_DAMAGED, _CLOSED, ABSENT, _PIXELS, _NUMBERS = range(5)
-_SCANS, _EMPTY, _FORMAT, _MISREAD, _TILES = range(5, len(REASONS))
-_NAMED = 3  # Files that a message names.
-_DARK = 63  # Of 255: data of 14 bits or fewer in files of 16.
-# What is found of an image; `format` of an unreadable one is in `REASONS`.
-_ROW = np.dtype(
+_DAMAGED, _CLOSED, ABSENT, _PIXELS, _NUMBERS, _BOMB, _FORMAT = range(7)
+# What is found of an image: its height and width, 0 of an unreadable one; the
+# place of its format in `decoding.FORMATS`, of an unreadable one in `REASONS`;
+# one of `WAYS`; the orientation of one that TensorFlow decodes, 1 to 8; and a
+# digest of its bytes.
+ROW = np.dtype(
     [
         *(("height", "<i4"), ("width", "<i4"), ("format", "i1")),
-        # The largest of its 8-bit pixels if it has 16 bits per channel, or -1.
-        *(("way", "i1"), ("turn", "i1"), ("peak", "<i2")),
-        *(("digest", "<i8"), ("label", "<i8")),
+        *(("way", "i1"), ("turn", "i1"), ("digest", "<i8")),
     ]
 )
 
@@ -82,53 +74,11 @@ class _UnreadableError(Exception):
         self.reason = reason
 
 
-class Found(NamedTuple):
-    """What is found of n images.
-
-    Attributes:
-      sizes: heights and widths, int32 [n, 2]; 0 of an unreadable one.
-      formats: places in `decoding.FORMATS`; of unreadable ones in `REASONS`.
-      ways: of `WAYS`.
-      turns: orientations, 1 to 8, of those that TensorFlow decodes.
-      peaks: see `_ROW`.
-      digests: of their bytes, int64 [n]; 0 if unreadable.
-      labels: of records, int64 [n].
-    """
-
-    sizes: np.ndarray
-    formats: np.ndarray
-    ways: np.ndarray
-    turns: np.ndarray
-    peaks: np.ndarray
-    digests: np.ndarray
-    labels: np.ndarray
-
-    @property
-    def readable(self) -> np.ndarray:
-        """Which of them can be read, bool [n]."""
-        return self.sizes[:, 0] > 0
-
-    @property
-    def by_pillow(self) -> bool:
-        """Whether Pillow decodes some of them."""
-        return bool(np.any(self.ways[self.readable] == PILLOW))
-
-    def counts(self) -> str:
-        """Returns the number of readable images of each format, in words."""
-        numbers = np.bincount(self.formats[self.readable]).tolist()
-        named = zip(decoding.FORMATS, numbers, strict=False)
-        return ", ".join(f"{n:,} {name}" for name, n in named if n)
-
-    def select(self, rows: np.ndarray | slice) -> "Found":
-        """Returns what is found of some of them."""
-        return Found(*(column[rows] for column in self))
-
-
 # ---- One image ---------------------------------------------------------------
 
 
 def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
-    """Returns what is found of an image, of `_ROW` without the last two.
+    """Returns what is found of an image, of `ROW` without the digest.
 
     Args:
       contents: its bytes.
@@ -138,8 +88,6 @@ def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
     Raises:
       _UnreadableError: for one of the reasons; others for a damaged image.
     """
-    if not contents:
-        raise _UnreadableError(_EMPTY)
     with decoding.opened(contents) as image:
         # From the header: nothing is decoded yet.
         width, height = image.size
@@ -147,36 +95,27 @@ def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
             raise _UnreadableError(_PIXELS)
         # Phones write JPEGs of several images.
         name = "JPEG" if image.format == "MPO" else str(image.format)
-        _check_kind(image, contents)
+        if name == "TIFF":
+            _check_tiff(image)
         way = _way(name, image, contents)
         orientation = 1
         may_be_turned = any(mark in contents for mark in _MARKS)
         if turn and way != PILLOW and may_be_turned:
             value = image.getexif().get(_ORIENTATION, 1)
             orientation = value if value in range(1, 9) else 1
-        bits = getattr(image, "tag_v2", {}).get(_BITS, (8,))
-        is_deep = image.mode.startswith("I") or 16 in bits
-    peak, number = -1, decoding.FORMATS.index(name)
     if way == JPEG:
         if contents.count(_SCAN) > _MAX_SCANS:
-            raise _UnreadableError(_SCANS)
+            raise _UnreadableError(_BOMB)
         # An eighth of the size is cheap and still reads every byte, so that a
         # truncated file fails.
         tf.io.decode_jpeg(contents, channels=3, ratio=8)
+    elif way == PNG:
+        decoding.decode_png(contents)
     else:
-        if way == PNG:
-            pixels = decoding.decode_png(contents).numpy()
-            is_deep = contents[_PNG_BITS] == 16
-        else:
-            try:
-                pixels = decoding.by_pillow(contents, turn)
-            except decoding.UnsupportedError as error:
-                raise _UnreadableError(_NUMBERS) from error
-        height, width, _ = pixels.shape
-        peak = int(pixels.max()) if is_deep else -1
+        height, width, _ = decoding.by_pillow(contents, turn).shape
     if orientation >= 5:
         width, height = height, width
-    return height, width, number, way, orientation, peak
+    return height, width, decoding.FORMATS.index(name), way, orientation
 
 
 def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
@@ -190,41 +129,24 @@ def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
     return PILLOW
 
 
-def _check_kind(image: PIL.Image.Image, contents: bytes) -> None:
-    """Raises for an image that Pillow reads wrongly, or in too much memory."""
-    if image.format == "JPEG2000":
-        # Of several channels white becomes black.
-        sizes = contents.find(_JPEG2000_START) + len(_JPEG2000_START)
-        channels = int.from_bytes(contents[sizes + 36 : sizes + 38], "big")
-        each = contents[sizes + 38 : sizes + 38 + 3 * channels : 3]
-        is_deep = max(byte % 128 + 1 for byte in each) > 8
-        if is_deep and not image.mode.startswith("I"):
-            raise _UnreadableError(_MISREAD)
-    if image.format == "TIFF":
-        tags = image.tag_v2  # type: ignore[attr-defined]
-        sides = [int(tags.get(tag, 0)) for tag in _TILE_SIDES]
-        limit = max(_MAX_TILE, 4 * image.size[0] * image.size[1])
-        if sides[0] * sides[1] > limit:
-            raise _UnreadableError(_TILES)
-        if _SIGNED in tags.get(_NUMBERS_OF, ()):
-            raise _UnreadableError(_NUMBERS)
-        inverted = tags.get(_COLORS) == _BLACK_IS_MOST
-        separate = (
-            tags.get(_PLANES) == _SEPARATE
-            and len(tags.get(_BITS, ())) > 1
-            and image.info.get("compression") == "raw"
-        )
-        if 16 in tags.get(_BITS, ()) and (inverted or separate):
-            raise _UnreadableError(_MISREAD)
+def _check_tiff(image: PIL.Image.Image) -> None:
+    """Raises for a TIFF that Pillow reads wrongly, or in too much memory."""
+    tags = image.tag_v2  # type: ignore[attr-defined]
+    sides = [int(tags.get(tag, 0)) for tag in _TILE_SIDES]
+    limit = max(_MAX_TILE, 4 * image.size[0] * image.size[1])
+    if sides[0] * sides[1] > limit:
+        raise _UnreadableError(_BOMB)
+    inverted = tags.get(_COLORS) == _BLACK_IS_MOST
+    separate = tags.get(_PLANES) == _SEPARATE
+    is_unusual = 16 in tags.get(_BITS, ()) and (inverted or separate)
+    if is_unusual or _SIGNED in tags.get(_NUMBERS_OF, ()):
+        raise _UnreadableError(_NUMBERS)
 
 
-def _row(
-    read: Callable[[], bytes], max_pixels: int, turn: bool
-) -> tuple[int, ...]:
-    """Returns what is found of an image, of `_ROW` without the label."""
-    reason = _DAMAGED
+def _row(path: str, max_pixels: int, turn: bool) -> tuple[int, ...]:
+    """Returns what is found of an image, of `ROW`."""
     try:
-        contents = read()
+        contents = files.read(path, _MAX_IMAGE)
     except (FileNotFoundError, NotADirectoryError, tf.errors.NotFoundError):
         reason = ABSENT
     except (errors.UserError, OSError, tf.errors.OpError):
@@ -235,39 +157,39 @@ def _row(
             return *found, remembered.digest(contents)
         except _UnreadableError as error:
             reason = error.reason
+        except decoding.UnsupportedError:
+            reason = _NUMBERS
+        except PIL.Image.DecompressionBombError:
+            reason = _PIXELS
         except PIL.UnidentifiedImageError:
             reason = _FORMAT
         except Exception:  # Decoders raise errors of any type.
-            pass
-    return 0, 0, reason, PILLOW, 1, -1, 0
+            reason = _DAMAGED
+    return 0, 0, reason, PILLOW, 1, 0
 
 
 # ---- All images --------------------------------------------------------------
 
 
-def at_files(
-    paths: Sequence[str], place: str, reading: Reading, look_again: bool
-) -> Found:
-    """Looks at image files.
+def look(paths: Sequence[str], place: str, reading: Reading) -> np.ndarray:
+    """Looks at image files: a `ROW` of each.
 
     Args:
       paths: of the files.
       place: the folder, or the list, that they are from.
       reading: how they are read.
-      look_again: whether to look at files again that are known.
     """
     max_pixels, turn = reading.max_image_pixels, reading.exif == "apply"
 
-    def read(some: Sequence[str], counts: np.ndarray) -> np.ndarray:
-        rows = np.zeros([counts.sum()], _ROW)
+    def read(some: Sequence[str]) -> np.ndarray:
+        rows = np.zeros([len(some)], ROW)
         # Of local files, as many as Python's lock lets decode.
         threads = remembered.threads(some, min(max(4, os.cpu_count() or 1), 16))
         size = min(_BATCH, -(-len(some) // threads))
 
         def look_at_block(first: int) -> None:
             for row, path in enumerate(some[first : first + size], first):
-                contents = functools.partial(files.read, path, _MAX_IMAGE)
-                rows[row] = *_row(contents, max_pixels, turn), 0
+                rows[row] = _row(path, max_pixels, turn)
 
         starts = range(0, len(some), size)
         what = f"of {len(some):,} image files"
@@ -282,89 +204,30 @@ def at_files(
         return rows
 
     store = remembered.place(place, max_pixels, turn)
-    each = np.ones([len(paths)], np.int64)
-    return _found(
-        remembered.find(paths, each, store, read, _ROW, read_all=look_again)
-    )
-
-
-def at_records(
-    paths: list[str],
-    counts: np.ndarray,
-    read_file: Callable[[tf.Tensor], tf.data.Dataset],
-    parse: Callable[[bytes], tuple[bytes, int]],
-    place: str,
-    reading: Reading,
-    look_again: bool,
-) -> Found:
-    """Looks at the images in files of records, which are never turned.
-
-    Args:
-      paths: of the files.
-      counts: of their records, int64 [n].
-      read_file: path, string [] -> serialized records.
-      parse: a serialized record -> its encoded image, and its label.
-      place: the pattern that the files match, and how they are parsed.
-      reading: how images are read.
-      look_again: whether to look at files again that are known.
-
-    Raises:
-      UserError: for files of other numbers of records.
-    """
-
-    def look(serialized: bytes) -> tuple[int, ...]:
-        image, label = parse(serialized)
-        row = _row(lambda: image, reading.max_image_pixels, turn=False)
-        return *row, label
-
-    def read(some: Sequence[str], counts: np.ndarray) -> np.ndarray:
-        records = tf.data.Dataset.from_tensor_slices(list(some))
-        batches = records.flat_map(read_file).batch(_BATCH).prefetch(2)
-        what = f"images of {len(some):,} TFRecord files"
-        rows: list[tuple[int, ...]] = []
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            numbered = remembered.logged(
-                batches.as_numpy_iterator(), what, _BATCH
-            )
-            for batch in numbered:
-                rows += pool.map(look, batch.tolist())
-        if len(rows) != counts.sum():
-            raise errors.UserError(
-                f"{what}: they have changed since they were counted: repeat"
-                " the command"
-            )
-        return np.array(rows, _ROW)
-
-    store = remembered.place(place, reading.max_image_pixels, "records")
-    return _found(
-        remembered.find(paths, counts, store, read, _ROW, read_all=look_again)
-    )
-
-
-def _found(rows: np.ndarray) -> Found:
-    sizes = np.stack([rows["height"], rows["width"]], axis=1)
-    others = (np.array(rows[name]) for name in (_ROW.names or ())[2:])
-    return Found(sizes, *others)
-
-
-# ---- Reports -----------------------------------------------------------------
+    return remembered.find(paths, store, read, ROW)
 
 
 def check(
-    name: str, names: Sequence[str], found: Found, reading: Reading
-) -> tuple[np.ndarray, tuple[int, int, int] | None, tuple[str, ...]]:
-    """Checks that few enough of a dataset's named images are unreadable.
+    name: str, paths: Sequence[str], rows: np.ndarray, reading: Reading
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Checks that few enough of a dataset's images are unreadable.
 
     Returns:
-      (indices of the readable images, their common shape or None, names of the
-      unreadable ones).
+      (indices of the readable images, paths of the unreadable ones).
 
     Raises:
       UserError: for more than `reading.max_bad_images`, or if none can be read.
     """
-    readable, total = found.readable, len(names)
-    bad = [names[i] for i in np.flatnonzero(~readable).tolist()]
-    what = _unreadable(names, found, reading) + decoding.lacking(bad)
+    is_bad, total = rows["height"] == 0, len(rows)
+    bad = [paths[i] for i in np.flatnonzero(is_bad).tolist()]
+    parts = []
+    for number, reason in enumerate(REASONS):
+        some = np.flatnonzero(is_bad & (rows["format"] == number)).tolist()
+        if some:
+            limit = errors.arg("max_image_pixels", reading.max_image_pixels)
+            named = few([paths[i] for i in some[:4]])
+            parts.append(f"{len(some)} {reason.format(limit)} ({named})")
+    what = ", ".join(parts) + decoding.lacking(bad)
     if len(bad) == total:
         raise errors.UserError(
             f"{name}: none of the {total} images can be read: {what}: use"
@@ -379,38 +242,4 @@ def check(
         )
     if bad:
         terminal.warning(f"{name}: leaving out {len(bad)} unreadable: {what}")
-    _tell_dark(name, names, found)
-    distinct = np.unique(found.sizes[readable], axis=0).tolist()
-    shape = (*distinct[0], 3) if len(distinct) == 1 else None
-    return np.flatnonzero(readable), shape, tuple(bad)
-
-
-def _named(names: Sequence[str], rows: np.ndarray) -> str:
-    first = ", ".join(names[i] for i in rows[:_NAMED].tolist())
-    return first + ", ..." * (len(rows) > _NAMED)
-
-
-def _unreadable(names: Sequence[str], found: Found, reading: Reading) -> str:
-    """Describes the unreadable images, by reason."""
-    parts = []
-    for number, reason in enumerate(REASONS):
-        rows = np.flatnonzero(~found.readable & (found.formats == number))
-        if len(rows):
-            limit = errors.arg("max_image_pixels", reading.max_image_pixels)
-            text = reason.format(limit)
-            parts.append(f"{len(rows)} {text} ({_named(names, rows)})")
-    return ", ".join(parts)
-
-
-def _tell_dark(name: str, names: Sequence[str], found: Found) -> None:
-    """Warns of images of 16 bits per channel that are almost black."""
-    is_deep = found.peaks >= 0
-    rows = np.flatnonzero(is_deep & (found.peaks <= _DARK))
-    if 2 * len(rows) > is_deep.sum():
-        peak = int(found.peaks[rows].max())
-        terminal.warning(
-            f"{name}: {len(rows):,} images of 16 bits per channel have no value"
-            f" above {256 * peak + 255:,} ({_named(names, rows)}): the upper 8"
-            " bits are read, so that they are almost black: multiply their"
-            f" values by {1 << 8 - peak.bit_length()}"
-        )
+    return np.flatnonzero(~is_bad), tuple(bad)

@@ -4,20 +4,43 @@ import dataclasses
 import functools
 import importlib
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import dataset
 from tf_contrastive.config.data import Data, Reading
-from tf_contrastive.datasets import split_spec, unreadable
+from tf_contrastive.datasets import remembered, split_spec
+from tf_contrastive.datasets.listing import few
 from tf_contrastive.datasets.source import Access, Info, Source
 
 _READING = Reading()
+# What readers and decoders raise.
+_ERRORS = (
+    tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnknownError,
+)
+# The operation that passes their errors on, in any strategy.
+_INPUT = "IteratorGetNext"
+
+
+class _State(NamedTuple):
+    """What an opened dataset was like."""
+
+    bad_images: tuple[str, ...]
+    digests: np.ndarray | None
+
+
 # What this process has opened, for `name_unreadable`: (name, split, data_dir,
 # reading) -> state.
-_opened: dict[tuple[str, str, str | None, Reading], unreadable.State] = {}
+_opened: dict[tuple[str, str, str | None, Reading], _State] = {}
 
 
 def source(
@@ -44,7 +67,7 @@ def source(
     if not isinstance(dataset.read(name), dataset.WithOptions):
         key = (name, split, data_dir, reading)
         _opened.pop(key, None)  # The last one opened is the last one here.
-        _opened[key] = unreadable.State.of(opened)
+        _opened[key] = _State(opened.info.bad_images, opened.digests)
     return opened
 
 
@@ -53,12 +76,11 @@ def _open(
     split: str,
     data_dir: str | None,
     reading: Reading,
-    verify_all: bool = False,
 ) -> Source:
     """Opens a dataset without taking a note of it; see `source`."""
     declared = dataset.read(name)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
-    access = Access(data_dir or None, reading, other, verify_all)
+    access = Access(data_dir or None, reading, other)
     module, _, function = declared.opener.partition(":")
     opener = getattr(importlib.import_module(module), function)
     try:
@@ -69,15 +91,6 @@ def _open(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
         ) from error
-    if not declared.has_features and not isinstance(
-        declared, dataset.WithOptions
-    ):
-        for option in ("label_feature", "image_feature"):
-            if feature := getattr(reading, option):
-                terminal.warning(
-                    f"{name} has no features: {errors.arg(option, feature)} has"
-                    " no effect"
-                )
     # After opening, so that an absent split is reported as such.
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"
@@ -101,17 +114,53 @@ def _open(
 def name_unreadable(error: BaseException) -> errors.UserError | None:
     """Returns the error that names an image which can no longer be read.
 
-    For an error that ended the reading of any dataset that was opened by
-    `source`; None, if it has another reason. All images are verified again, and
-    the next start counts those that are unreadable toward `max_bad_images`.
+    An error of TensorFlow's decoders names no file. For one that ended the
+    reading of a dataset, all that this process has opened are opened again, and
+    every image is looked at: what rots on a disk keeps its size and time. The
+    next start counts what cannot be read toward `max_bad_images`.
+
+    Returns:
+      None, if the error has another reason.
     """
-    opened = []
-    for (name, split, data_dir, reading), state in reversed(_opened.items()):
-        limit = reading.max_bad_images
+    # TensorFlow's message may quote a record, which is no text.
+    quotes_record = isinstance(error, UnicodeDecodeError)
+    of_input = isinstance(error, _ERRORS) and _INPUT in str(error)
+    if not (quotes_record or of_input):
+        return None
+    terminal.info("looking for the image that cannot be read")
+    remembered.forget()
+    for (name, split, data_dir, reading), before in reversed(_opened.items()):
         unlimited = dataclasses.replace(reading, max_bad_images=2**31 - 1)
-        again = functools.partial(_open, name, split, data_dir, unlimited, True)
-        opened.append((again, state, limit))
-    return unreadable.explain(error, opened)
+        try:
+            now = _open(name, split, data_dir, unlimited)
+        except errors.UserError as found:
+            return found
+        if problem := _difference(before, now, reading.max_bad_images):
+            return errors.UserError(f"{name}: {problem}")
+    return None
+
+
+def _difference(before: _State, now: Source, limit: int) -> str | None:
+    """Describes what has become unreadable in a dataset."""
+    bad = now.info.bad_images
+    if new := sorted({*bad} - {*before.bad_images}):
+        return (
+            f"{few(new)} can no longer be read: restore what is damaged, or"
+            f" repeat the command to go on without it ({len(bad)} of"
+            f" {len(bad) + now.info.num_examples} images cannot be read, and"
+            f" {errors.arg('max_bad_images', limit)})"
+        )
+    if now.files and (record := now.files.unreadable(now.decode)):
+        return f"{record}: restore the file, or write it again"
+    if before.digests is None or now.digests is None:
+        return None
+    changed: Sequence[str] = ()
+    if len(before.digests) == len(now.digests) and now.paths is not None:
+        rows = np.flatnonzero(before.digests != now.digests)
+        changed = now.paths.take(rows[:4])
+    if changed or len(before.digests) != len(now.digests):
+        return f"{few(changed)} changed since the start: repeat the command"
+    return None
 
 
 def from_folder(

@@ -5,13 +5,15 @@ of a file. Copies are files, images of TFRecord files, or arrays, with the same
 bytes; those of other datasets are not read for this.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from tf_contrastive.base import errors
-from tf_contrastive.datasets import paths, remembered, split_spec
+from tf_contrastive.datasets import paths, remembered
+from tf_contrastive.datasets.listing import few
 from tf_contrastive.datasets.source import Source
 
 # Copies from which a test split is refused, as a fraction of its images: its
@@ -41,40 +43,23 @@ class Copies(NamedTuple):
 class Seen(NamedTuple):
     """Images to score that an encoder was trained on."""
 
-    number: int
     text: str  # Empty: none.
     # Whether their labels were learnt from, and they are more than a few.
     are_known: bool
-
-
-class _Places(NamedTuple):
-    """Where images are read from."""
-
-    names: Sequence[str]
-    name: np.ndarray  # Index into the names, int64 [n].
-    row: np.ndarray  # In that place, int64 [n].
 
 
 def find_overlap(train: Source, test: Source) -> Overlap:
     """Returns the images of `test` that are also in `train`."""
     copies = same = np.zeros([test.info.num_examples], bool)
     ours, theirs = _digests(train), _digests(test)
-    compared = False
+    compared = ours is not None and theirs is not None
     if ours is not None and theirs is not None:
-        compared = True
         copies = np.isin(theirs, ours)
         if not copies.any():  # The usual case, in which no path is looked at.
             return Overlap(same, copies, compared)
     of_train, of_test = _places(train), _places(test)
-    if of_train and of_test:
-        number = {name: i for i, name in enumerate(of_train.names)}
-        known = np.array([number.get(name, -1) for name in of_test.names])
-        # A file may be named twice, for two parts of it.
-        own = np.array([number[name] for name in of_train.names])
-        length = 1 + max(of_train.row.max(), of_test.row.max())
-        keys = own[of_train.name] * length + of_train.row
-        others = known[of_test.name]
-        same = np.isin(others * length + of_test.row, keys)
+    if of_train is not None and of_test is not None:
+        same = np.isin(of_test, of_train)
     return Overlap(same, copies & ~same, compared)
 
 
@@ -100,22 +85,13 @@ def check_disjoint(
     ours = errors.arg(learn, train.info.split)
     theirs = errors.arg(score, test.info.split)
     if count := np.count_nonzero(found.same):
-        images = f"{count:,} image{'s' * bool(count > 1)}"
-        one = f"{test.info.name}: {theirs} has {images} of {ours}"
-        covers = count == train.info.num_examples
-        base, advised = apart(train.info.split, test.info.split, covers)
-        if advised == train.info.split or not base:
-            names = _few(test, np.flatnonzero(found.same))
-            raise errors.UserError(
-                f"{one} ({names}): remove them from one of the two, or use"
-                " other splits"
-            )
-        if advised:
-            raise errors.UserError(f"{one}: use {errors.arg(learn, advised)}")
+        names = few(_names(test, np.flatnonzero(found.same)[: _NAMED + 1]))
         raise errors.UserError(
-            f"{one}: use slices without common images, such as"
-            f" {errors.arg(learn, f'{base}[:90%]')} and"
-            f" {errors.arg(score, f'{base}[90%:]')}"
+            f"{test.info.name}: {theirs} has {count:,} image(s) of {ours}"
+            f" ({names}): use slices without common images, such as"
+            f" {errors.arg(learn, 'train[:90%]')} and"
+            f" {errors.arg(score, 'train[90%:]')}, or remove them from one of"
+            " the two"
         )
     rows = np.flatnonzero(found.copies)
     if not len(rows):
@@ -141,44 +117,14 @@ def find_seen(trained: Source, test: Source, labelled: bool) -> Seen:
     found = find_overlap(trained, test)
     seen = np.count_nonzero(found.same | found.copies)
     if not seen:
-        return Seen(0, "", False)
+        return Seen("", False)
     total = test.info.num_examples
     text = (
         f"the encoder was trained on {seen:,} of the {total:,} images to score"
         + " and on their labels" * labelled
     )
-    few = not found.same.any() and seen < _MAX_COPIES * total
-    return Seen(int(seen), text, labelled and not few)
-
-
-def apart(train: str, test: str, covers: bool) -> tuple[str | None, str | None]:
-    """Returns (the whole split of both, the slice of train outside of test).
-
-    Each is None if there is none, or if it cannot be told. `covers` is whether
-    test has all images of train.
-    """
-    base, start, stop = split_spec.parse(train)
-    other, first, last = split_spec.parse(test)
-    if base != other:
-        return None, None
-    if not covers:
-        if first and _is_below(start, first):
-            return base, f"{base}[{start or ''}:{first}]"
-        if last and _is_below(last, stop):
-            return base, f"{base}[{last}:{stop or ''}]"
-    return base, None
-
-
-def _is_below(a: str | None, b: str | None) -> bool:
-    """Whether a boundary of a slice is below another one, for certain.
-
-    None is the first image for `a`, and the end for `b`.
-    """
-    kinds = {(x.endswith("%"), x.startswith("-")) for x in (a, b) if x}
-    if len(kinds) > 1:
-        return False
-    low, high = (int((x or "0").rstrip("%")) for x in (a, b))
-    return not b or low < high
+    is_few = not found.same.any() and seen < _MAX_COPIES * total
+    return Seen(text, labelled and not is_few)
 
 
 def find_copies(source: Source) -> Copies | None:
@@ -201,16 +147,10 @@ def _pairs(train: Source, test: Source, rows: np.ndarray) -> str:
     """Names the first of some images of `test`, and what they are copies of."""
     ours, theirs = _digests(train), _digests(test)
     assert ours is not None and theirs is not None
-    rows, more = rows[:_NAMED], ", ..." * (len(rows) > _NAMED)
+    rows = rows[: _NAMED + 1]
     firsts = [np.argmax(ours == theirs[row]) for row in rows]
     named = _names(test, rows), _names(train, np.array(firsts, np.int64))
-    pairs = map(" = ".join, zip(*named, strict=True))
-    return ", ".join(pairs) + more
-
-
-def _few(source: Source, rows: np.ndarray) -> str:
-    names = _names(source, rows[:_NAMED])
-    return ", ".join(names) + ", ..." * (len(rows) > _NAMED)
+    return few(map(" = ".join, zip(*named, strict=True)), _NAMED)
 
 
 def _names(source: Source, rows: np.ndarray) -> list[str]:
@@ -220,7 +160,7 @@ def _names(source: Source, rows: np.ndarray) -> list[str]:
         return [f"record {row[i]} of {files[name[i]]}" for i in rows]
     if source.paths is not None:
         return list(source.paths.take(rows))
-    return [f"image {i}" for i in rows]
+    return [f"image {row}" for row in rows]
 
 
 def _digests(source: Source) -> np.ndarray | None:
@@ -233,16 +173,17 @@ def _digests(source: Source) -> np.ndarray | None:
     return None if is_made else source.digests
 
 
-def _places(source: Source) -> _Places | None:
-    """Returns where the images of a source are; None if that is not known."""
+def _places(source: Source) -> np.ndarray | None:
+    """Returns numbers of the images' places, int64 [n]; None: unknown."""
     if source.paths is not None:
-        names = list(paths.real(iter(source.paths)))
-        numbers = np.arange(len(names))
-        return _Places(names, numbers, np.zeros_like(numbers))
+        return _numbers(source.paths)
     if source.files is not None:
-        names = list(paths.real(iter(source.files.names)))
-        return _Places(names, *source.files.positions())
-    if source.digests is not None:
-        zeros = np.zeros_like(source.digests)
-        return _Places([""], zeros, source.digests)
-    return None
+        files, rows = source.files.positions()
+        return _numbers(source.files.names)[files] + rows
+    return source.digests
+
+
+def _numbers(names: Iterable[str]) -> np.ndarray:
+    """Returns a number for each path, int64 [n]."""
+    encoded = (os.fsencode(name) for name in paths.real(iter(names)))
+    return np.fromiter(map(remembered.digest, encoded), np.int64)

@@ -1,8 +1,6 @@
 """Data of your own: a `tf.data.Dataset`, arrays, or a function of these."""
 
 import dataclasses
-import hashlib
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +10,7 @@ import tensorflow as tf
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import own
 from tf_contrastive.config.dataset import DATASETS, Own
-from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets import remembered, split_spec
 from tf_contrastive.datasets.array_source import from_arrays
 from tf_contrastive.datasets.source import (
     Access,
@@ -30,8 +28,6 @@ _FORM = (
 )
 # Images that are read twice, to see whether they come in the same order.
 _AGAIN = 32
-# Seconds.
-_REPORT_EVERY = 10
 
 
 def from_dataset(
@@ -58,34 +54,18 @@ def from_dataset(
     Raises:
       UserError: for other elements, an endless or an empty dataset.
     """
-    if not isinstance(dataset, tf.data.Dataset):
-        raise errors.UserError(
-            f"{name} is a {type(dataset).__name__}: must be a tf.data.Dataset;"
-            " datasets.from_arrays takes arrays"
-        )
     records = _records(dataset, name)
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise errors.UserError(
             f"{name} is endless: remove its repeat(), or use take(n)"
         )
+    terminal.info(f"counting {name} {split}, which must have an end")
     shapes = set()
     digests: list[int] = []
     labels: list[int] = []
-    reported = time.monotonic()
     try:
         for record in records.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
-            if time.monotonic() - reported > _REPORT_EVERY:
-                reported = time.monotonic()
-                terminal.warning(
-                    f"counting {name} {split}: {len(digests):,} elements so"
-                    " far; if it has no end, stop, and use take(n)"
-                )
             shapes.add(record["image"].shape)
-            if 0 in record["image"].shape:
-                raise errors.UserError(
-                    f"{name} {split}: element {len(digests)} (from 0) is an"
-                    f" image without pixels, {record['image'].shape}"
-                )
             digests.append(_digest(record["image"]))
             if "label" in record:
                 labels.append(int(record["label"]))
@@ -94,19 +74,21 @@ def from_dataset(
             f"{name} {split}: element {len(digests)} (from 0) cannot be read"
             f" ({errors.first_line(error)})"
         ) from error
-    if not digests:
-        raise errors.UserError(f"{name} {split} has no elements")
-    second = [
+    if not all(map(np.prod, shapes)) or not digests:
+        raise errors.UserError(
+            f"{name} {split} has no elements, or images without pixels"
+        )
+    again = [
         _digest(record["image"])
         for record in records.take(_AGAIN).as_numpy_iterator()
     ]
-    if len(second) < len(digests[:_AGAIN]):
+    if len(again) < len(digests[:_AGAIN]):
         raise errors.UserError(
             f"{name} {split} has {len(digests):,} elements, and fewer when it"
             " is read again: use from_generator with a function that returns a"
             " new generator at each call"
         )
-    if second != digests[:_AGAIN]:
+    if again != digests[:_AGAIN]:
         terminal.warning(
             f"{name} {split} gives other images, or another order, when it is"
             " read again: a resumed run does not repeat them; leave shuffling"
@@ -128,7 +110,6 @@ def from_dataset(
         shapes.pop() if len(shapes) == 1 else None,
         names,
         unlabelled=min(labels, default=0) < 0,
-        found=(("order", "that of a tf.data.Dataset, read once to count it"),),
     )
     # A split is a file of its own.
     place = f"{name} {split_spec.parse(split)[0]}"
@@ -139,6 +120,8 @@ def from_dataset(
 
 def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
     """Returns {"image": uint8 [h, w, 3], "label": int64 []} of its elements."""
+    if not isinstance(dataset, tf.data.Dataset):
+        raise errors.UserError(f"{name} is a {type(dataset).__name__}: {_FORM}")
     spec = dataset.element_spec
     if not isinstance(spec, Mapping):
         spec = spec if isinstance(spec, tuple) else (spec,)
@@ -156,30 +139,16 @@ def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
             f"{name} has elements of {', '.join(map(str, spec))}: rename {near}"
             " to label, or leave it out"
         )
-    for part in (image, label):
-        if part is not None and not isinstance(
-            part, tf.TensorSpec | tf.RaggedTensorSpec
-        ):
-            raise errors.UserError(f"{name} has elements of {part}: it {_FORM}")
-    if image.shape.rank is None:
-        raise errors.UserError(
-            f"{name} has images of an unknown shape: set one, such as by"
-            " output_signature of from_generator, or by tf.ensure_shape"
-        )
-    if image.shape.rank == 4:
-        raise errors.UserError(
-            f"{name} has images of shape {image.shape}: remove its batch(), or"
-            " use unbatch()"
-        )
+    if not all(isinstance(x, tf.TensorSpec) for x in (image, label) if x):
+        raise errors.UserError(f"{name} has elements of {spec}: it {_FORM}")
     is_image = image.shape.rank in (2, 3) and (
         image.dtype == tf.uint8 or image.dtype.is_floating
     )
-    channels = image.shape[2] if image.shape.rank == 3 else 1
-    if not is_image or channels not in (1, 3, None):
+    if not is_image or [*image.shape, 1][2] not in (1, 3, None):
         raise errors.UserError(
             f"{name} has images of {image.dtype.name} and shape {image.shape}:"
             " must be uint8, or float in [0, 1], of shape [h, w], [h, w, 1] or"
-            " [h, w, 3]"
+            " [h, w, 3], without batch()"
         )
     if label is not None and not (
         (label.shape.rank == 0 and label.dtype.is_integer)
@@ -231,9 +200,7 @@ def _class(label: tf.Tensor, name: str) -> tf.Tensor:
 
 def _digest(image: np.ndarray) -> int:
     """Returns a number that is different for other pixels, and not 0."""
-    text = str(image.shape).encode() + image.tobytes()
-    digest = hashlib.blake2b(text, digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True) or 1
+    return remembered.digest(str(image.shape).encode() + image.tobytes()) or 1
 
 
 def own_data(name: str, options: Own, split: str, access: Access) -> Source:

@@ -1,14 +1,14 @@
 """Packed images: decoded and resized once, then read as fast as small ones.
 
-A folder has, for each split, TFRecord files of JPEGs and PNGs and a manifest,
-SPLIT.json, with the number of their images, how they are encoded, and the names
-of the classes. The files can also be read as `tfrecord:`.
+A folder has, for each split, a manifest, SPLIT.json, with the number of images
+and the names of the classes, and TFRecord files of JPEGs and PNGs, which can
+also be read as `tfrecord:`.
 """
 
 import itertools
 import os
-from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,6 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.dataset import PACK_FILE_IMAGES, Packed
 from tf_contrastive.datasets import (
     decoding,
-    looking,
     record_files,
     split_spec,
 )
@@ -31,8 +30,6 @@ from tf_contrastive.datasets.source import (
 )
 
 _QUALITY = 95
-# How an image is packed.
-_KEPT, _LOSSY, _LOSSLESS = _WAYS = ("kept", "jpeg", "png")
 # Of a manifest. A change by which older packs would be misread increases it.
 _FORMAT = 1
 _FORM = {
@@ -40,16 +37,31 @@ _FORM = {
     "dataset": str,
     "split": str,
     "side": int,
+    "file_images": int,
     "examples": int,
     "num_classes": (int, type(None)),
     "label_names": [str],
     "unlabelled": bool,
-    "files": [{"name": str, "images": int}],
 }
 
 
 def _manifest(folder: str, split: str) -> str:
     return os.path.join(folder, f"{split}.json")
+
+
+def _files(folder: str, split: str, about: dict[str, Any]) -> dict[str, int]:
+    """Returns the path of each file of a manifest, and its number of images."""
+    examples, size = about["examples"], max(about["file_images"], 1)
+    return {
+        os.path.join(folder, f"{split}-{start // size:05}.tfrecord"): min(
+            size, examples - start
+        )
+        for start in range(0, examples, size)
+    }
+
+
+def _exists(part: tuple[str, int]) -> bool:
+    return tf.io.gfile.exists(part[0])
 
 
 # ---- Writing -----------------------------------------------------------------
@@ -59,19 +71,14 @@ def pack(
     source: Source,
     folder: str,
     side: int,
-    encoding: str = "auto",
     file_images: int = PACK_FILE_IMAGES,
-) -> dict[str, int]:
+) -> None:
     """Writes a split to a folder.
 
-    Images whose shorter side is longer than `side` are shrunk to it. Upright
-    JPEGs that are not are copied. With `encoding` "auto", other images of lossy
-    formats become JPEGs, and all others PNGs, without loss; with "jpeg" or
-    "png" all become that. A file has `file_images` images. A call that was
-    interrupted is repeated: whole files are kept.
-
-    Returns:
-      The number of images "kept", and encoded as "jpeg" and "png".
+    Images whose shorter side is longer than `side` are shrunk to it. Those of
+    lossy formats become JPEGs of quality 95, and all others PNGs, without loss.
+    A file has `file_images` images. A call that was interrupted is repeated:
+    whole files are kept.
 
     Raises:
       UserError: for data that cannot be packed or read, or if the folder holds
@@ -89,7 +96,6 @@ def pack(
         "dataset": info.name,
         "split": info.split,
         "side": side,
-        "encoding": encoding,
         "file_images": file_images,
         "examples": info.num_examples,
         "num_classes": info.num_classes,
@@ -97,40 +103,36 @@ def pack(
         "unlabelled": info.unlabelled,
     }
     path = _manifest(folder, split)
-    before = files.read_json(path, about | {"files": []}, _FORM)
+    before = files.read_json(path, about, _FORM)
     for key, value in about.items():
         if before.get(key) != value:
             raise errors.UserError(
                 f"{path} is of {key}={before.get(key)}, not {value}: choose"
                 " another folder, or delete it"
             )
-    parts = before["files"]
     files.remove_leftovers(folder)
-    start = len(parts) * file_images
+    parts = [*_files(folder, split, about).items()]
+    if not tf.io.gfile.exists(path):
+        for part, _ in filter(_exists, parts):  # Of another call.
+            tf.io.gfile.remove(part)
+    left = [*itertools.dropwhile(_exists, parts)]
+    done = info.num_examples - sum(images for _, images in left)
     # One pipeline for all files: TensorFlow takes 0.8 s to optimize each.
-    examples = _serialized(source, start, side, encoding)
-    for first in range(start, info.num_examples, file_images):
-        done = min(first + file_images, info.num_examples)
-        name = f"{split}-{first // file_images:05}.tfrecord"
+    examples = _serialized(source, done, side)
+    for part, images in left:
         with (
-            files.replacing(os.path.join(folder, name)) as unfinished,
+            files.replacing(part) as unfinished,
             tf.io.TFRecordWriter(unfinished) as writer,
         ):
-            ways = []
-            for example, way in itertools.islice(examples, done - first):
+            for example in itertools.islice(examples, images):
                 writer.write(example)
-                ways.append(way)
-        about_part = {"name": name, "images": done - first}
-        parts.append(about_part | Counter(ways))
-        files.write_json(path, about | {"files": parts})
+        files.write_json(path, about)
+        done += images
         terminal.info(f"packed {done:,} of {info.num_examples:,} images")
-    return {way: sum(part.get(way, 0) for part in parts) for way in _WAYS}
 
 
-def _serialized(
-    source: Source, start: int, side: int, encoding: str
-) -> Iterator[tuple[bytes, str]]:
-    """Yields serialized `tf.train.Example`s and how each is packed, in order.
+def _serialized(source: Source, start: int, side: int) -> Iterator[bytes]:
+    """Yields serialized `tf.train.Example`s, in order.
 
     Raises:
       UserError: if an image cannot be read any more.
@@ -143,17 +145,16 @@ def _serialized(
             halvings = tf.reduce_sum(tf.cast(times >= [2, 4, 8], tf.int32))
             record = record | {"halvings": halvings}
         example = source.decode(record)
-        packed, way = _encoded(record, example["image"], side, encoding)
-        return example | {"image": packed, "way": way}
+        example["image"] = _encoded(record, example["image"], side)
+        return {k: example[k] for k in ("image", "label") if k in example}
 
+    if start == source.info.num_examples:
+        return
     rest = source.select(np.arange(start, source.info.num_examples))
     rows = rest.records.map(encode, tf.data.AUTOTUNE, deterministic=True)
     try:
         for row in rows.as_numpy_iterator():
-            columns = {
-                key: row[key] for key in ("image", "label") if key in row
-            }
-            yield record_files.example(columns), _WAYS[row["way"]]
+            yield record_files.example(row)
     except (OSError, tf.errors.OpError) as error:
         raise errors.UserError(
             f"{source.info.name}: an image cannot be read any more"
@@ -162,62 +163,31 @@ def _serialized(
         ) from error
 
 
-def _encoded(
-    record: Record, image: tf.Tensor, side: int, encoding: str
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a packed image and its place in `_WAYS`.
+def _encoded(record: Record, image: tf.Tensor, side: int) -> tf.Tensor:
+    """Returns a packed image, string [].
 
     Args:
       record: of a file's `path`, or of `image`, its bytes or its pixels.
       image: its pixels, uint8 [h, w, 3].
-      side, encoding: see `pack`.
+      side: see `pack`.
     """
-    shorter = tf.reduce_min(tf.shape(image)[:2])
     contents = tf.constant(b"")
     if "path" in record:
         contents = tf.io.read_file(record["path"])
     elif record["image"].dtype == tf.string:
         contents = record["image"]
-    same = tf.constant(False)
-    if encoding != "png":
-        is_whole = (shorter <= side) & (record.get("halvings", 0) == 0)
-        same = is_whole & _is_upright_jpeg(record, contents)
-    lossy = tf.constant(encoding == "jpeg")
-    if encoding == "auto":
-        lossy = _is_lossy(contents)
     small = _shrunk(image, side)
     return tf.cond(
-        same,
-        lambda: (contents, _WAYS.index(_KEPT)),
-        lambda: tf.cond(
-            lossy,
-            lambda: (
-                tf.io.encode_jpeg(small, quality=_QUALITY),
-                _WAYS.index(_LOSSY),
-            ),
-            lambda: (tf.io.encode_png(small), _WAYS.index(_LOSSLESS)),
-        ),
-    )
-
-
-def _is_upright_jpeg(record: Record, contents: tf.Tensor) -> tf.Tensor:
-    """Whether TensorFlow decodes a JPEG, and does not turn it; bool []."""
-    if "way" in record:
-        is_jpeg = record["way"] == looking.JPEG
-        return is_jpeg & (record["turn"] == 1)
-    # Images in records are never turned.
-    return tf.cond(
-        decoding.starts(contents, decoding.JPEG_START),
-        lambda: tf.io.extract_jpeg_shape(contents)[2] < 4,
-        lambda: False,
+        _is_lossy(contents),
+        lambda: tf.io.encode_jpeg(small, quality=_QUALITY),
+        lambda: tf.io.encode_png(small),
     )
 
 
 def _is_lossy(contents: tf.Tensor) -> tf.Tensor:
     """Whether a file's bytes, string [], are of a lossy format; bool [].
 
-    Those are JPEG, AVIF, HEIC, and WebP but for its lossless kind. JPEG 2000
-    and TIFF count as lossless.
+    Those are JPEG, AVIF, HEIC, and WebP but for its lossless kind.
     """
     head = tf.strings.substr(contents, 0, 1 << 16)
     is_heif = tf.strings.regex_full_match(head, r"\C{4}ftyp\C*")
@@ -262,15 +232,15 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
             f"{manifest} has format {about['format']}, and this version reads"
             f" {_FORMAT}: pack the images again"
         )
-    paths = [os.path.join(folder, part["name"]) for part in about["files"]]
-    counts = np.array([part["images"] for part in about["files"]], np.int64)
-    if counts.sum() != about["examples"]:
+    parts = _files(folder, base, about)
+    if absent := [path for path in parts if not tf.io.gfile.exists(path)]:
         raise errors.UserError(
-            f"{manifest}: {counts.sum():,} of {about['examples']:,} images are"
-            " packed: repeat the command that packs them"
+            f"{manifest}: {len(absent):,} of {len(parts):,} files are not"
+            f" packed, such as {absent[0]}: repeat the command that packs them"
         )
+    paths, counts = list(parts), np.array([*parts.values()], np.int64)
     advice = "copy it again, or delete the folder and pack the images again"
-    record_files.check_counts(paths, counts, folder, access.verify_all, advice)
+    record_files.check_counts(paths, counts, folder, advice)
     features = {"image": tf.io.FixedLenFeature([], tf.string)}
     if about["num_classes"] is not None:
         features["label"] = tf.io.FixedLenFeature([], tf.int64)
@@ -292,5 +262,5 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
         unlabelled=about["unlabelled"],
     )
     return in_files(
-        records.select(np.arange(start, stop)), decoding.decode_packed, info
+        records.select(np.arange(start, stop)), decoding.decode_record, info
     )

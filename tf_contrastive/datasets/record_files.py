@@ -1,4 +1,4 @@
-"""Records of TFRecord files; what a file holds, before TensorFlow reads it.
+"""Records of TFRecord files, counted before TensorFlow reads them.
 
 A record is its length (8 bytes), a checksum of that (4), the data, and a
 checksum of the data (4). TensorFlow allocates what a length says: a file of 112
@@ -8,11 +8,9 @@ checksums are left to TensorFlow, which compares them first.
 
 import concurrent.futures
 import contextlib
-import gzip
 import struct
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,26 +24,11 @@ _HEADER, _FOOTER = 12, 4
 _MAX_RECORD = (1 << 31) - 1
 # Bytes read at a time. Disks skip to the next record at little cost; object
 # stores are faster at reading on.
-_LOCAL, _REMOTE, _ZIPPED = 1 << 12, 1 << 23, 1 << 16
-# Bytes that show what a file is.
-_HEAD = 1 << 12
-# Files that are inspected at a time.
+_LOCAL, _REMOTE = 1 << 12, 1 << 23
+# Files that are counted at a time.
 _FILES_AT_A_TIME = 16
-# What is found of a file; its compression, or that it holds no records.
-_ROW = np.dtype([("records", "<i8"), ("compression", "i1")])
-_COMPRESSIONS = ("", "GZIP")
-
-
-class Contents(NamedTuple):
-    """What a file holds.
-
-    Attributes:
-      records: their number.
-      compression: as of `tf.data.TFRecordDataset`: "" or "GZIP".
-    """
-
-    records: int
-    compression: str
+# What is found of a file: the number of its records plus 1; 0: it has none.
+_ROW = np.dtype([("records_and_1", "<i8")])
 
 
 def example(columns: Mapping[str, Any]) -> bytes:
@@ -64,113 +47,64 @@ def example(columns: Mapping[str, Any]) -> bytes:
     return whole.SerializeToString()
 
 
-def inspect_all(
-    paths: list[str], place: str, read_all: bool = False
-) -> list[Contents | None]:
-    """Returns what files hold; None of one that does not start with a record.
+def count_all(paths: list[str], place: str) -> np.ndarray:
+    """Counts the records of files, int64 [n]; -1: it is no TFRecord file.
 
-    Call it before TensorFlow reads the files.
-
-    Args:
-      paths: of the files.
-      place: what they are of.
-      read_all: whether to read files again that are known.
+    Call it before TensorFlow reads the files. `place` is what they are of.
 
     Raises:
       UserError: if a length does not fit a file, or it is no regular file.
     """
 
-    def one(path: str) -> tuple[int, int]:
-        if contents := inspect(path):
-            return contents.records, _COMPRESSIONS.index(contents.compression)
-        return 0, len(_COMPRESSIONS)
+    def one(path: str) -> int:
+        records = count(path)
+        return 0 if records is None else records + 1
 
-    def read(some: Sequence[str], counts: np.ndarray) -> np.ndarray:
-        del counts
+    def read(some: Sequence[str]) -> np.ndarray:
         what = f"lengths of {len(some):,} TFRecord files"
         threads = remembered.threads(some, _FILES_AT_A_TIME)
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            return np.array(
-                [*remembered.logged(pool.map(one, some), what)], _ROW
-            )
+            found = [*remembered.logged(pool.map(one, some), what)]
+        return np.array(found, np.int64).view(_ROW)
 
-    store = remembered.place(place, "contents")
-    each = np.ones([len(paths)], np.int64)
+    store = remembered.place(place, "records")
     # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
     # could end the process.
-    found = remembered.find(
-        paths,
-        each,
-        store,
-        read,
-        _ROW,
-        read_all=read_all,
-        time_of="st_ctime_ns",
-    )
-    return [
-        Contents(records, _COMPRESSIONS[kind])
-        if kind < len(_COMPRESSIONS)
-        else None
-        for records, kind in found.tolist()
-    ]
+    found = remembered.find(paths, store, read, _ROW, time_of="st_ctime_ns")
+    return found["records_and_1"] - 1
 
 
 def check_counts(
     paths: list[str],
     expected: Sequence[int] | np.ndarray,
     place: str,
-    read_all: bool,
     advice: str,
 ) -> None:
-    """Raises `UserError` unless uncompressed files hold so many records."""
-    every = inspect_all(paths, place, read_all)
-    for path, contents, count in zip(paths, every, expected, strict=True):
-        if contents != Contents(count, ""):
-            there = f"{contents.records:,}" if contents else "none"
+    """Raises `UserError` unless files hold so many records."""
+    every = count_all(paths, place).tolist()
+    for path, records, count in zip(paths, every, expected, strict=True):
+        if records != count:
+            there = f"{records:,}" if records >= 0 else "none"
             raise errors.UserError(
-                f"{path} has {there} of {count:,} uncompressed records:"
-                f" {advice}"
+                f"{path} has {there} of {count:,} records: {advice}"
             )
 
 
-def inspect(path: str) -> Contents | None:
-    """Returns what a file holds; None if it does not start with a record."""
+def count(path: str) -> int | None:
+    """Counts a file's records; None: it does not start with one."""
     try:
         size = files.size(path)
         with _opened(path) as file:
-            head = file.read(_HEAD)
-            if not head:
-                return Contents(0, "")
-            file.seek(0)
-            compression, start = _start(head)
-            if start and not _is_header(start):
+            head = file.read(_HEADER)
+            if head and not _is_header(head):
                 return None
-            if not compression:
-                chunk = _REMOTE if files.local_path(path) is None else _LOCAL
-                return Contents(_walk(path, file, chunk, size), "")
-            content = gzip.GzipFile(fileobj=file)
-            return Contents(_walk(path, content, _ZIPPED, None), compression)
-    except (EOFError, zlib.error, OSError, tf.errors.OpError) as error:
+            is_local = files.local_path(path) is not None
+            return _walk(path, file, _LOCAL if is_local else _REMOTE, size)
+    except (OSError, tf.errors.OpError) as error:
         raise errors.UserError(
             f"{path} cannot be read ({errors.first_line(error)}): copy or write"
             " it again"
         ) from error
-
-
-def reader(
-    paths: list[str], contents: list[Contents]
-) -> Callable[[tf.Tensor], tf.data.Dataset]:
-    """Returns path, string [] -> `tf.data.Dataset` of serialized records."""
-    pairs = zip(paths, contents, strict=True)
-    zipped = [path for path, of_file in pairs if of_file.compression]
-
-    def read(file: tf.Tensor) -> tf.data.Dataset:
-        kind = tf.constant("")
-        if zipped:
-            kind = tf.where(tf.reduce_any(file == zipped), "GZIP", kind)
-        return tf.data.TFRecordDataset(file, compression_type=kind)
-
-    return read
 
 
 @contextlib.contextmanager
@@ -184,17 +118,8 @@ def _opened(path: str) -> Iterator[IO[bytes] | Any]:
             yield file
 
 
-def _start(head: bytes) -> tuple[str, bytes]:
-    """Returns a file's compression, and the first bytes of its content."""
-    if not _is_header(head):
-        with contextlib.suppress(zlib.error):
-            inflate = zlib.decompressobj(31).decompress  # Of gzip.
-            return "GZIP", inflate(head, _HEAD)
-    return "", head
-
-
 def _is_header(start: bytes) -> bool:
-    """Whether bytes start with a length and its checksum, a masked CRC-32C."""
+    """Whether bytes are a length and its checksum, a masked CRC-32C."""
     crc = 0xFFFFFFFF
     for byte in start[: _LENGTH.size]:
         crc ^= byte
@@ -205,40 +130,29 @@ def _is_header(start: bytes) -> bool:
     return start[_LENGTH.size : _HEADER] == masked.to_bytes(4, "little")
 
 
-def _walk(
-    path: str, stream: IO[bytes] | Any, chunk: int, size: int | None
-) -> int:
-    """Counts the records; `size` of the stream is None if it is not known."""
-    records = offset = before = start = 0
+def _walk(path: str, stream: IO[bytes] | Any, chunk: int, size: int) -> int:
+    """Counts the records of a stream of `size` bytes, `chunk` at a time."""
+    records = offset = start = 0
     part = b""
 
-    def damaged(at: int, reason: str) -> errors.UserError:
+    def damaged(reason: str) -> errors.UserError:
         return errors.UserError(
-            f"{path} is damaged, or not a TFRecord file: the record at byte"
-            f" {at:,} {reason}: copy or write it again"
+            f"{path} is damaged: the record at byte {offset:,} {reason}: copy"
+            " or write it again"
         )
 
     while offset != size:
         if offset + _HEADER > start + len(part):
-            if stream.seek(offset) not in (offset, None):
-                raise damaged(before, "is cut off")
+            stream.seek(offset)
             start, part = offset, stream.read(chunk)
-            if not part and size is None:
-                break
-        if offset + _HEADER > start + len(part):
-            raise damaged(offset, "is cut off")
-        at = offset - start
-        header = part[at : at + _HEADER]
+        header = part[offset - start :][:_HEADER]
+        if len(header) < _HEADER:
+            raise damaged("is cut off")
         if not any(header):  # A hole. The checksum of 0 is not 0.
-            raise damaged(offset, "is no record")
+            raise damaged("is no record")
         (length,) = _LENGTH.unpack_from(header)
         end = offset + _HEADER + length + _FOOTER
-        if length > _MAX_RECORD:
-            raise damaged(offset, f"claims {length:,} bytes")
-        if size is not None and end > size:
-            left = max(size - offset - _HEADER - _FOOTER, 0)
-            raise damaged(
-                offset, f"claims {length:,} bytes, of which {left:,} follow"
-            )
-        before, offset, records = offset, end, records + 1
+        if length > _MAX_RECORD or end > size:
+            raise damaged(f"claims {length:,} bytes")
+        offset, records = end, records + 1
     return records

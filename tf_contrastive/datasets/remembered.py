@@ -10,7 +10,6 @@ import hashlib
 import os
 import stat
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,46 +20,43 @@ from tf_contrastive.base import errors, files, terminal
 
 T = TypeVar("T")
 # Change it when something else is found in the same files.
-_VERSION = 10
+_VERSION = 12
 # Requests at a time; object stores take long for each.
 REMOTE_THREADS = 64
 _LOG_SECONDS = 10
+# The stores that this process has used.
+_used: set[str] = set()
 
 
 class _Known(NamedTuple):
     """What is known of n files; few bytes of each, since there are millions.
 
     Attributes:
-      keys: digests of their paths, int64 [n].
+      keys: digests of their paths, in increasing order, int64 [n].
       stats: lengths, and times of change in ns, int64 [n, 2]; -1: no file.
-      counts: rows of each file, int64 [n].
-      rows: of file after file, a structured array, [sum of counts].
+      rows: what was found, a structured array, [n].
     """
 
     keys: np.ndarray
     stats: np.ndarray
-    counts: np.ndarray
     rows: np.ndarray
 
-    def rows_of(self, chosen: np.ndarray) -> np.ndarray:
-        """Returns the rows of some of the files, int [m] or bool [n]."""
-        everything = np.arange(len(self.keys))
-        if np.array_equal(everything[chosen], everything):
-            return self.rows  # Copies of all would take as much again.
-        counts = self.counts[chosen]
-        starts = (np.cumsum(self.counts) - self.counts)[chosen]
-        places = np.repeat(starts - (np.cumsum(counts) - counts), counts)
-        return self.rows[places + np.arange(len(places))]
+    def places(self, keys: np.ndarray) -> np.ndarray:
+        """Returns where files may be, int64 [m]."""
+        places = np.searchsorted(self.keys, keys)
+        return np.minimum(places, max(len(self.keys) - 1, 0))
 
     def select(self, chosen: np.ndarray) -> "_Known":
-        """Returns some of the files, int [m] or bool [n]."""
-        parts = self.keys[chosen], self.stats[chosen], self.counts[chosen]
-        return _Known(*parts, self.rows_of(chosen))
+        """Returns some of the files, bool [n]."""
+        return self if chosen.all() else _Known(*(x[chosen] for x in self))
 
     def joined(self, other: "_Known") -> "_Known":
-        """Returns these files and others."""
-        pairs = zip(self, other, strict=True)
-        return _Known(*map(np.concatenate, pairs))
+        """Returns these files and others, which are in any order."""
+        keys = np.concatenate([self.keys, other.keys])
+        order = np.argsort(keys)
+        stats = np.concatenate([self.stats, other.stats])[order]
+        rows = np.concatenate([self.rows, other.rows])[order]
+        return _Known(keys[order], stats, rows)
 
 
 def digest(contents: Any) -> int:
@@ -72,73 +68,50 @@ def digest(contents: Any) -> int:
 
 def find(
     paths: Sequence[str],
-    counts: np.ndarray,
     name: str,
-    read: Callable[[Sequence[str], np.ndarray], np.ndarray],
+    read: Callable[[Sequence[str]], np.ndarray],
     form: np.dtype,
     *,
-    read_all: bool = False,
     time_of: str = "st_mtime_ns",
 ) -> np.ndarray:
-    """Returns what is found in file after file; reads those not known.
+    """Returns what is found in each file; reads those not known.
 
     Args:
       paths: of the files; those that occur twice are read once.
-      counts: of their rows, int64 [n].
       name: of what is found, and where; see `place`.
-      read: some of the paths, and their counts -> all their rows.
-      form: of a row; the first number is 0 in rows that are not remembered.
-      read_all: whether to read known files, too.
+      read: some of the paths -> a row of each.
+      form: of a row; the first number is 0 in those that are not remembered,
+        since the disk may have been at fault.
       time_of: the local file's time that must not have changed.
     """
     store = _store(name)
+    _used.add(store)
     known = _load(store, form)
-    if read_all:
-        # If reading fails, the next start remembers nothing.
-        with contextlib.suppress(OSError):
-            os.remove(store)
     keys = np.fromiter(map(_key, paths), np.int64, len(paths))
-    _, firsts, place = np.unique(keys, return_index=True, return_inverse=True)
-    if len(firsts) < len(keys):
-        # Each file once, and then its rows as often as it occurs.
-        some = [paths[i] for i in firsts.tolist()]
-        rows = find(
-            some,
-            counts[firsts],
-            name,
-            read,
-            form,
-            read_all=read_all,
-            time_of=time_of,
-        )
-        once = _Known(keys[firsts], np.zeros([0]), counts[firsts], rows)
-        return once.rows_of(place.reshape(-1))
     stats = _stats(paths, time_of)
-    # Where the files are among those that are known.
-    places = np.zeros([len(paths)], np.int64)
-    is_known = np.zeros([len(paths)], bool)
-    if len(known.keys) and not read_all:
-        order = np.argsort(known.keys)
-        places = np.searchsorted(known.keys, keys, sorter=order)
-        places = order[np.minimum(places, len(order) - 1)]
+    places = known.places(keys)
+    is_known = np.zeros([len(keys)], bool)
+    if len(known.keys):
         is_known = (known.keys[places] == keys) & (stats[:, 0] >= 0)
         is_known &= (known.stats[places] == stats).all(axis=1)
-        is_known &= known.counts[places] == counts
-    if is_known.all():
-        return known.rows_of(places)
-    unknown = np.flatnonzero(~is_known)
-    rows = read([paths[i] for i in unknown.tolist()], counts[unknown])
-    new = _Known(keys[unknown], stats[unknown], counts[unknown], rows)
-    found = known.select(places[is_known]).joined(new)
-    order = np.argsort(np.concatenate([np.flatnonzero(is_known), unknown]))
-    found = found.select(order)
-    # Unreadable ones are tried again: the disk may have been at fault.
-    is_whole = found.rows[(form.names or ("",))[0]] != 0
-    kept = found.stats[:, 0] >= 0
-    kept[np.repeat(np.arange(len(keys)), found.counts)[~is_whole]] = False
-    others = known.select(~np.isin(known.keys, keys))
-    _save(store, others.joined(found.select(kept)))
-    return found.rows
+    if not is_known.all():
+        unknown = np.flatnonzero(~is_known)
+        _, firsts = np.unique(keys[unknown], return_index=True)
+        unknown = unknown[np.sort(firsts)]
+        rows = read([paths[i] for i in unknown.tolist()])
+        new = _Known(keys[unknown], stats[unknown], rows)
+        known = known.select(~np.isin(known.keys, new.keys)).joined(new)
+        is_whole = known.rows[(form.names or ("",))[0]] != 0
+        _save(store, known.select(is_whole & (known.stats[:, 0] >= 0)))
+        places = known.places(keys)
+    return known.rows[places]
+
+
+def forget() -> None:
+    """Lets all that this process has found be read again."""
+    for store in _used:
+        with contextlib.suppress(OSError):
+            os.remove(store)
 
 
 def logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
@@ -195,7 +168,7 @@ def _store(name: str) -> str:
     text = f"{_VERSION} {name}".encode("utf-8", "surrogateescape")
     key = hashlib.sha256(text).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(cache, "tf_contrastive", "images", f"{key}.npy")
+    return os.path.join(cache, "tf_contrastive", "images", f"{key}.npz")
 
 
 def _absolute(path: str) -> str:
@@ -208,21 +181,13 @@ def _key(path: str) -> int:
 
 def _load(store: str, form: np.dtype) -> _Known:
     """Reads what is known; nothing, if the store is absent or damaged."""
-    try:
-        files.size(store)  # Of a regular file.
-        with tf.io.gfile.GFile(store, "rb") as file:
-            check, *parts = (
-                np.lib.format.read_array(file, allow_pickle=False)
-                for _ in range(1 + len(_Known._fields))
-            )
-        known = _Known(*parts)
-        if check == _checksum(known) and known.rows.dtype == form:
+    with contextlib.suppress(Exception):  # Damaged ones raise errors of any.
+        with open(store, "rb") as file, np.load(file) as arrays:
+            known = _Known(*(arrays[field] for field in _Known._fields))
+        if known.rows.dtype == form:
             return known
-    except Exception:  # Damaged files raise errors of any type.
-        pass
     numbers = np.zeros([0], np.int64)
-    pairs = np.zeros([0, 2], np.int64)
-    return _Known(numbers, pairs, numbers, np.zeros([0], form))
+    return _Known(numbers, np.zeros([0, 2], np.int64), np.zeros([0], form))
 
 
 def _save(store: str, known: _Known) -> None:
@@ -230,12 +195,6 @@ def _save(store: str, known: _Known) -> None:
     with (
         contextlib.suppress(errors.UserError),
         files.replacing(store) as unfinished,
-        tf.io.gfile.GFile(unfinished, "wb") as file,
+        open(unfinished, "wb") as file,
     ):
-        for array in (_checksum(known), *known):
-            np.lib.format.write_array(file, array, allow_pickle=False)
-
-
-def _checksum(known: _Known) -> np.ndarray:
-    sums = [zlib.crc32(np.ascontiguousarray(array).data) for array in known]
-    return np.array(sum(sums), np.int64)
+        np.savez(file, **known._asdict())

@@ -6,7 +6,6 @@ in memory have an empty record: it is looked up by the index later.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +21,6 @@ MAX_EPOCHS = 1 << 40
 _FILES_AT_A_TIME = 16
 # Files for each pipeline from which on "auto" shares files.
 _FILES_PER_PIPELINE = 8
-# "auto" lets up to this many pipelines read all of fewer files, so that the
-# order is that of one; and any number, of at most this many files, since what
-# precedes a part in its file is read as well.
-_FEW = 8
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
@@ -56,10 +51,8 @@ class Order:
       cache: see `pipeline.in_memory`.
       sharding: "example": every pipeline reads all files, and takes its rows;
         "file": it reads its own files, so that the stream depends on the number
-        of pipelines; "record": so it does, and reads parts of files, so that
-        all have equally many examples; "auto": "file" if there are enough,
-        else "record" for many pipelines. For files of records and sampler
-        "shuffle".
+        of pipelines; "auto": "file" if there are enough. For files of records
+        and sampler "shuffle".
     """
 
     batch_size: int
@@ -69,20 +62,6 @@ class Order:
     shuffle_buffer: int = Data.shuffle_buffer
     cache: str = Data.cache
     sharding: str = Data.input_sharding
-
-
-class Share(NamedTuple):
-    """The part of a pass that one pipeline reads.
-
-    Attributes:
-      files: their numbers, int [m].
-      skips: examples to leave out at the start of each, int64 [m].
-      counts: examples of each after those, int64 [m].
-    """
-
-    files: tf.Tensor
-    skips: tf.Tensor
-    counts: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,22 +117,20 @@ class Stream:
 
     @property
     def sharding(self) -> str:
-        """What pipelines share: "file", "record", or the rows of a batch."""
+        """What pipelines share: "file", or "example", the rows of a batch."""
         if self.pipelines == 1 or self.source.arrays is not None:
             return "example"
         files = len(self.source.record_files().names)
         if self.order.sharding == "auto":
-            if files >= _FILES_PER_PIPELINE * self.pipelines:
-                return "file"
-            is_few = min(self.pipelines, files) <= _FEW
-            return "example" if is_few else "record"
+            is_many = files >= _FILES_PER_PIPELINE * self.pipelines
+            return "file" if is_many else "example"
         if self.order.sharding == "file" and files < self.pipelines:
             raise errors.UserError(
                 f"{errors.arg('input_sharding', 'file')}:"
                 f" {self.source.info.name} has {files} file(s) for"
                 f" {self.pipelines} hosts: use"
-                f" {errors.arg('input_sharding', 'record')}, which reads parts"
-                f" of files, or write at least {self.pipelines} files"
+                f" {errors.arg('input_sharding', 'example')}, or write at least"
+                f" {self.pipelines} files"
             )
         return self.order.sharding
 
@@ -210,7 +187,13 @@ class Stream:
             keys = tf.fill(tf.shape(order), key)
             return tf.data.Dataset.from_tensor_slices((order, keys, {}))
         # Records are shuffled among the next `buffer`, after the files.
-        records = self._records(self.file_order(seed), sharding)
+        files = self.source.record_files()
+        own = tf.random.experimental.stateless_shuffle(
+            tf.range(len(files.names)), seed, "philox"
+        )
+        if sharding == "file":
+            own = own[self.pipeline :: self.pipelines]
+        records = files.numbered(own, _FILES_AT_A_TIME)
         # Dataset.shuffle mixes in the global seed, which must not matter:
         # inside a tf.data function this sets only that function's seed. (A seed
         # of 0 would be compared with a tensor, which fails; hence 1.)
@@ -221,36 +204,6 @@ class Stream:
             buffer, seed[0], reshuffle_each_iteration=False
         )
         return records.map(lambda index, record: (index, key, record))
-
-    def file_order(self, seed: tf.Tensor) -> tf.Tensor:
-        """Returns the files of a pass, shuffled, int [F]."""
-        order = tf.range(len(self.source.record_files().names))
-        return tf.random.experimental.stateless_shuffle(order, seed, "philox")
-
-    def share(self, order: tf.Tensor, sharding: str) -> Share:
-        """Returns the pipeline's part of the files in `order`, int [F]."""
-        sizes = tf.gather(self.source.record_files().sizes(), order)
-        if sharding != "record":
-            own = slice(None)
-            if sharding == "file":
-                own = slice(self.pipeline, None, self.pipelines)
-            return Share(order[own], tf.zeros_like(sizes)[own], sizes[own])
-        # Evenly spread, so that equal files are not cut where that is possible.
-        length, total = self.steps * self.local, self.source.info.num_examples
-        first = self.pipeline * total // self.pipelines
-        first -= tf.cumsum(sizes, exclusive=True)
-        skips = tf.clip_by_value(first, 0, sizes)
-        stops = tf.clip_by_value(first + length, 0, sizes)
-        own = stops > skips
-        parts = (order, skips, stops - skips)
-        return Share(*(tf.boolean_mask(part, own) for part in parts))
-
-    def _records(self, order: tf.Tensor, sharding: str) -> tf.data.Dataset:
-        """Returns (index, record) of the pipeline's part of the files."""
-        files, share = self.source.record_files(), self.share(order, sharding)
-        if sharding != "record":
-            return files.numbered(share.files, _FILES_AT_A_TIME)
-        return files.parts(*share, _FILES_AT_A_TIME)
 
     def passes(
         self,
@@ -281,10 +234,9 @@ class Stream:
 def shuffled(stream: Stream) -> tf.data.Dataset:
     """Draws every example at most once per epoch, in an order per epoch.
 
-    Where pipelines share files or records, a draw is one of this pipeline. The
-    files of each are others in every epoch. Where they share whole files, a few
-    of a pipeline's examples come twice in an epoch if its files have fewer than
-    it needs.
+    Where pipelines share files, a draw is one of this pipeline. The files of
+    each are others in every epoch, and a few of its examples come twice in an
+    epoch if they have fewer than it needs.
     """
     epoch, step = divmod(stream.order.start_step, stream.steps)
     sharding = stream.sharding

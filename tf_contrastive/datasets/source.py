@@ -101,64 +101,24 @@ class Files:
         The index does not depend on `order`, int [F], the files' order;
         `at_a_time` files are read in turn.
         """
-        columns = self._columns()
-        if order is not None:
-            columns = tuple(tf.gather(column, order) for column in columns)
-        return self._belonging(
-            self._interleaved(columns, self._of_file, at_a_time)
-        )
-
-    def parts(
-        self,
-        order: tf.Tensor,
-        skips: tf.Tensor,
-        counts: tf.Tensor,
-        at_a_time: int,
-    ) -> tf.data.Dataset:
-        """Returns (index, record) of parts of files, as `numbered` does.
-
-        Args:
-          order: the files, int [m].
-          skips, counts: records of each that belong, to leave out at its start
-            and to return after those, int64 [m].
-          at_a_time: files that are read in turn.
-        """
-
-        def of_part(
-            skip: tf.Tensor, count: tf.Tensor, *file: tf.Tensor
-        ) -> tf.data.Dataset:
-            records = self._belonging(self._of_file(*file))
-            return records.skip(skip).take(count)
-
-        files = tuple(tf.gather(column, order) for column in self._columns())
-        return self._interleaved((skips, counts, *files), of_part, at_a_time)
-
-    def sizes(self) -> np.ndarray:
-        """Returns the records of each file that belong, int64 [F]."""
-        if self.mask is None:
-            return np.asarray(self.counts, np.int64)
-        before = np.concatenate([[0], np.cumsum(self.mask)])
-        ends = np.cumsum(self.counts)
-        return before[ends] - before[ends - self.counts]
-
-    def _columns(self) -> tuple[tf.Tensor, ...]:
-        """Returns name, skip, count and first index of each file."""
         firsts = np.cumsum([0, *self.counts[:-1]])
         values = (list(self.names), self.skips, self.counts, firsts)
         types = (tf.string, tf.int64, tf.int64, tf.int64)
-        return tuple(map(tf.constant, values, types))
+        columns = tuple(map(tf.constant, values, types))
+        if order is not None:
+            columns = tuple(tf.gather(column, order) for column in columns)
 
-    def _of_file(
-        self,
-        name: tf.Tensor,
-        skip: tf.Tensor,
-        count: tf.Tensor,
-        first: tf.Tensor,
-    ) -> tf.data.Dataset:
-        return self.read(name).skip(skip).take(count).enumerate(first)
+        def of_file(
+            name: tf.Tensor, skip: tf.Tensor, count: tf.Tensor, first: tf.Tensor
+        ) -> tf.data.Dataset:
+            return self.read(name).skip(skip).take(count).enumerate(first)
 
-    def _belonging(self, records: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns those of numbered records that belong, and their numbers."""
+        records = tf.data.Dataset.from_tensor_slices(columns).interleave(
+            of_file,
+            cycle_length=min(at_a_time, len(self.names)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
         if self._ranks is None:
             return records
         mask, rank = self._ranks
@@ -175,20 +135,6 @@ class Files:
         with tf.init_scope(), tf.device("CPU:0"):
             return tf.constant(self.mask), tf.constant(np.cumsum(self.mask) - 1)
 
-    def _interleaved(
-        self,
-        columns: tuple[tf.Tensor, ...],
-        read: Callable[..., tf.data.Dataset],
-        at_a_time: int,
-    ) -> tf.data.Dataset:
-        """Reads `at_a_time` files in turn, each by `read` of its columns."""
-        return tf.data.Dataset.from_tensor_slices(columns).interleave(
-            read,
-            cycle_length=min(at_a_time, len(self.names)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the file of each record, and its place there, int64 [n]."""
         counts = np.asarray(self.counts)
@@ -198,6 +144,24 @@ class Files:
         if self.mask is None:
             return files, rows
         return files[self.mask], rows[self.mask]
+
+    def use_first(self, name: str, use: Callable[[Any], Any]) -> Any:
+        """Returns `use` of the first record, without a pipeline for it.
+
+        Raises:
+          UserError: if it cannot be read or used.
+        """
+        records = self.read(self.names[0]).skip(int(self.skips[0]))
+        try:
+            return use(next(iter(records)))
+        # Pillow's are `OSError` and `ValueError`. TensorFlow's message may
+        # quote the record.
+        except (tf.errors.OpError, OSError, ValueError) as error:
+            raise errors.UserError(
+                f"{name}: {self.place(0)} cannot be read"
+                f" ({errors.first_line(error)}): copy the file again, or write"
+                " it with images in PNG or JPEG"
+            ) from error
 
     def unreadable(self, use: Callable[[Record], Any]) -> str | None:
         """Describes the first record that cannot be read, or used; or None."""
@@ -382,18 +346,23 @@ class Source:
             def read(file: tf.Tensor) -> tf.data.Dataset:
                 return files.read(file).map(lambda r: r | {"label": label(r)})
 
-            return self._digested(
-                in_files(
-                    dataclasses.replace(files, read=read), self.decode, info
-                )
+            labelled = dataclasses.replace(files, read=read)
+            found = in_files(labelled, self.decode, info)
+        else:
+            labels = self.records.map(
+                label, tf.data.AUTOTUNE, deterministic=True
             )
-        labels = self.records.map(label, tf.data.AUTOTUNE, deterministic=True)
-        labels = list(labels.batch(_ROWS).as_numpy_iterator())
-        rows = self.arrays | {"label": np.concatenate(labels)}
-        return self._digested(
-            in_memory(
-                rows, self.decode, info, decoded=self.decoded, paths=self.paths
-            )
+            batches = list(labels.batch(_ROWS).as_numpy_iterator())
+            rows = self.arrays | {"label": np.concatenate(batches)}
+            found = self._with_rows(rows, info, self.paths)
+        return dataclasses.replace(found, digests=self.digests)
+
+    def _with_rows(
+        self, rows: dict[str, Any], info: Info, paths: Paths | None
+    ) -> "Source":
+        """Returns other rows in memory of the same kind."""
+        return in_memory(
+            rows, self.decode, info, decoded=self.decoded, paths=paths
         )
 
     def select(self, indices: np.ndarray) -> "Source":
@@ -402,9 +371,7 @@ class Source:
         if self.arrays is not None:
             rows = {k: tf.gather(v, indices) for k, v in self.arrays.items()}
             paths = None if self.paths is None else self.paths.take(indices)
-            chosen = in_memory(
-                rows, self.decode, info, decoded=self.decoded, paths=paths
-            )
+            chosen = self._with_rows(rows, info, paths)
         else:
             files = self.record_files().select(indices)
             chosen = in_files(files, self.decode, info)
@@ -418,18 +385,18 @@ class Source:
         Both have the same classes and the same columns.
         """
         parts = [self.loaded(), other.loaded()]
-        ours, theirs = parts[0].paths, parts[1].paths
-        paths = None
-        if ours is not None and theirs is not None:
-            arrays = ours.array(), theirs.array()
-            paths = Paths(pa.concat_arrays(arrays))
-        columns = [part.arrays or {} for part in parts]
+        arrays = [part.arrays or {} for part in parts]
         rows = {
-            name: np.concatenate([column[name].numpy() for column in columns])
-            for name in columns[0]
+            name: np.concatenate([columns[name].numpy() for columns in arrays])
+            for name in arrays[0]
         }
-        count = self.info.num_examples
-        rows["part"] = np.arange(count + other.info.num_examples) >= count
+        paths = None
+        if self.paths is not None and other.paths is not None:
+            both = self.paths.array(), other.paths.array()
+            paths = Paths(pa.concat_arrays(both))
+        ours, theirs = self.info, other.info
+        total = ours.num_examples + theirs.num_examples
+        rows["part"] = np.arange(total) >= ours.num_examples
 
         def decode(record: Record) -> Record:
             own = {k: v for k, v in record.items() if k != "part"}
@@ -439,22 +406,17 @@ class Source:
                 lambda: self.decode(own),
             )
 
+        is_alike = ours.image_shape == theirs.image_shape
         info = dataclasses.replace(
-            self.info,
-            split=f"{self.info.split}+{other.info.split}",
-            num_examples=len(rows["part"]),
-            bad_images=(*self.info.bad_images, *other.info.bad_images),
-            image_shape=self.info.image_shape
-            if self.info.image_shape == other.info.image_shape
-            else None,
-            unlabelled=self.info.unlabelled or other.info.unlabelled,
-            by_pillow=self.info.by_pillow or other.info.by_pillow,
+            ours,
+            split=f"{ours.split}+{theirs.split}",
+            num_examples=total,
+            bad_images=(*ours.bad_images, *theirs.bad_images),
+            image_shape=ours.image_shape if is_alike else None,
+            unlabelled=ours.unlabelled or theirs.unlabelled,
+            by_pillow=ours.by_pillow or theirs.by_pillow,
         )
         return in_memory(rows, decode, info, paths=paths)
-
-    def _digested(self, source: "Source") -> "Source":
-        """Returns a source of the same images with their digests."""
-        return dataclasses.replace(source, digests=self.digests)
 
     def split_validation(
         self, fraction: float, seed: int
@@ -522,13 +484,11 @@ class Access(NamedTuple):
       data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
       reading: options of the files' images.
       open: (name, split) -> the source of another dataset, opened alike.
-      verify_all: whether to verify images again that are known.
     """
 
     data_dir: str | None
     reading: Reading
     open: Callable[[str, str], Source]
-    verify_all: bool = False
 
 
 @tf.autograph.experimental.do_not_convert

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -23,7 +23,6 @@ _MEANINGS = {
     "val": "validation",
 }
 _WORD = "|".join(sorted(_MEANINGS, key=len, reverse=True))
-_PART = re.compile(rf"(?<![a-z])({_WORD})(?![a-z])")
 _INSIDE = re.compile(rf"(?=({_WORD}))")
 
 
@@ -43,16 +42,35 @@ def meaning(name: str) -> str | None:
     return _MEANINGS.get(name.strip().lower())
 
 
-def spellings() -> list[str]:
-    """Returns the names of splits in the usual letter cases."""
-    forms = (str.lower, str.capitalize, str.upper)
-    return [form(word) for word in _MEANINGS for form in forms]
+def place(
+    name: str, pattern: str, split: str, find: Callable[[str], list[str]]
+) -> tuple[str, list[str]]:
+    """Returns a split's path, of a pattern with `{split}`, and what is there.
 
+    Args:
+      name: of the dataset.
+      pattern: a path; `{split}` is any word for the split, as usually written.
+      split: any word for it.
+      find: path -> the files there.
 
-def mentioned(text: str) -> str | None:
-    """Returns the split, as of `meaning`, for which a text has a word."""
-    match = _PART.search(text.lower())
-    return _MEANINGS[match[1]] if match else None
+    Raises:
+      UserError: if there are files of several words.
+    """
+    wanted = meaning(split)
+    words = [word for word, split in _MEANINGS.items() if split == wanted]
+    forms = [f(w) for w in words for f in (str.lower, str.title, str.upper)]
+    paths = {form: pattern.replace("{split}", form) for form in [split, *forms]}
+    there = {
+        tuple(found): path for path in paths.values() if (found := find(path))
+    }
+    if len(there) > 1:
+        raise errors.UserError(
+            f"{name}: {' and '.join(there.values())} both mean the split"
+            f" {split}: rename or join them"
+        )
+    for files, path in there.items():
+        return path, list(files)
+    return paths[split], []
 
 
 def look_alikes(names: Iterable[str]) -> list[str]:

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
-from tf_contrastive.config import dataset
 from tf_contrastive.config.dataset import (
     EMBEDDED_NOTE,
     OfClasses,
@@ -23,9 +22,8 @@ class Published(NamedTuple):
     """SimCLR's choice of labels of ImageNet (its footnote 5)."""
 
     dataset: str  # In TensorFlow Datasets.
-    file: (
-        str  # Of google-research/simclr, in imagenet_subsets: names of images.
-    )
+    # Of google-research/simclr, in imagenet_subsets: names of images.
+    file: str
 
 
 # By fraction of the labels.
@@ -110,15 +108,9 @@ def read_names(path: str) -> list[str]:
 
 def _image_names(source: Source, data_dir: str | None) -> list[str]:
     """Returns the names of the files that images are from, in order."""
-    info = source.info
     if source.paths is not None:
         return list(source.paths)
-    if isinstance(dataset.read(info.name), dataset.Prepared):
-        return tfds_source.file_names(info.name, info.split, data_dir)
-    raise errors.UserError(
-        f"the images of {info.name} have no file names: use a folder, a list,"
-        " or a prepared dataset"
-    )
+    return tfds_source.file_names(source.info.name, source.info.split, data_dir)
 
 
 def subset(name: str, options: Subset, split: str, access: Access) -> Source:

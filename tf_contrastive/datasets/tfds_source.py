@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.base import errors, files
 from tf_contrastive.config.data import NO_FEATURE, Reading, without_slice
 from tf_contrastive.config.dataset import (
     DATASETS,
     FORMS,
-    PREPARED_INFO,
     Prepared,
     dataset_family,
     path_with_scheme,
-    prepared_at,
 )
-from tf_contrastive.config.transfer import TARGETS
-from tf_contrastive.datasets import decoding, record_features, record_files
+from tf_contrastive.datasets import decoding, record_files
 from tf_contrastive.datasets.source import (
     FILES_AT_A_TIME,
     Access,
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
 
 
-# Datasets of `transfer` that TFDS does not have -> its names for them.
-_ELSEWHERE = {t.dataset: name for name, t in TARGETS.items() if not t.in_tfds}
 # The name of a Python class in a description of features.
 _CLASS = r'"(?:type|proto_cls|pythonClassName|python_class_name)": "([^"]*)"'
 
@@ -86,42 +81,33 @@ def _check_features(name: str, place: str) -> None:
     base = os.path.join(place, dataset_family(name))
     for folder, _, names in tf.io.gfile.walk(base):
         for file in names:
-            if not file.endswith((".json", ".txt")):
-                continue
-            path = os.path.join(folder, file)
-            files.size(path)  # TFDS opens these.
-            text = ""
-            if file == "features.json":
-                with contextlib.suppress(ValueError, RecursionError):
-                    # TFDS reports it, if it is of the dataset.
-                    text = json.dumps(json.loads(files.read(path)))
-                for other in re.findall(_CLASS, text):
-                    if not other.startswith("tensorflow_datasets."):
-                        raise errors.UserError(
-                            f"{path}: feature {other!r} is not of TensorFlow"
-                            " Datasets: prepare the dataset with its features"
-                        )
+            if file.endswith((".json", ".txt")):
+                files.size(os.path.join(folder, file))  # TFDS opens these.
+        if "features.json" not in names:
+            continue
+        path = os.path.join(folder, "features.json")
+        text = ""
+        with contextlib.suppress(ValueError, RecursionError):
+            # TFDS reports it, if it is of the dataset.
+            text = json.dumps(json.loads(files.read(path)))
+        for other in re.findall(_CLASS, text):
+            if not other.startswith("tensorflow_datasets."):
+                raise errors.UserError(
+                    f"{path}: feature {other!r} is not of TensorFlow Datasets:"
+                    " prepare the dataset with its features"
+                )
 
 
 def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
-    known = tfds.list_builders(with_community_datasets=False)
     base = dataset_family(name)
-    if base in _ELSEWHERE:
-        own = f"{_ELSEWHERE[base]}=folder:PATH"
-        return errors.UnknownDatasetError(
-            f"TensorFlow Datasets does not have {name}, nor does {place}: use"
-            f" {errors.arg('dataset', 'folder:PATH')} with its images, and for"
-            f" transfer {errors.arg('transfer_datasets', own)}"
-        )
+    known = [*DATASETS, *tfds.list_builders(with_community_datasets=False)]
     versions = tf.io.gfile.glob(os.path.join(place, base, "*"))
     if base not in known and not versions:
-        match = path_with_scheme(name)
-        match = match or errors.nearest(base, [*DATASETS, *known])
+        match = path_with_scheme(name) or errors.nearest(base, known)
         hint = f"did you mean {match!r}? " if match else ""
         return errors.UnknownDatasetError(
             f"unknown dataset {name!r}: {hint}known: {FORMS}; prepared datasets"
-            f" are looked for in {place}, and {len(known)} names are in"
-            " tfds.list_builders()"
+            f" are looked for in {place}"
         )
     there = ", ".join(map(os.path.basename, sorted(versions)))
     return errors.AbsentDataError(
@@ -131,27 +117,6 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
         f" tfds; tfds.load('{name}', data_dir='{place}')\", or set the"
         f" {errors.arg('data_dir')} that has it"
     )
-
-
-def refuse_prepared(name: str, place: str, found: list[str]) -> None:
-    """Raises `UserError` if files, or those in a folder, are prepared by TFDS.
-
-    Args:
-      name: of a dataset of files.
-      place: its path, or a pattern.
-      found: the files and folders that are there.
-    """
-    infos = [path for path in found if os.path.basename(path) == PREPARED_INFO]
-    for below in ("*", "*/*") if not infos else ():
-        infos += tf.io.gfile.glob(os.path.join(place, below, PREPARED_INFO))
-    for path in infos:
-        if prepared := prepared_at(path, files.read(path)):
-            own, root = prepared
-            raise errors.UserError(
-                f"{name}: {place} has {own} as TensorFlow Datasets prepares it:"
-                f" use {errors.arg('dataset', own)} with"
-                f" {errors.arg('data_dir', root)}"
-            )
 
 
 def _choose(
@@ -167,86 +132,64 @@ def _choose(
     present = ", ".join(
         f"{n} ({type(x).__name__})" for n, x in features.items()
     )
-    keys = (builder.info.supervised_keys or ())[:2]
-    if not all(isinstance(key, str) for key in keys):
-        keys = ()
     images = [
         n
         for n, x in sorted(features.items())
         if isinstance(x, kinds.Image) and x.np_dtype.kind == "u"
     ]
-    wanted = reading.image_feature
-    named = [wanted] if wanted else [*keys[:1], "image"]
-    named = [n for n in named if n in images] or [
-        n for n in images if not wanted
-    ]
-    if not named:
-        raise errors.UserError(
-            f"{name} has no feature{f' {wanted}' if wanted else ''} that is an"
-            f" image of unsigned integers; features present: {present}"
-        )
-    if len(named) > 1 and named == images:
-        raise errors.UserError(
-            f"{name} has several images: set"
-            f" {errors.arg('image_feature', images[0])}, or another one of"
-            f" {', '.join(images)}"
-        )
-    image, wanted = named[0], reading.label_feature
-    if wanted == NO_FEATURE:
-        return image, None
     classes = [
         n
         for n, x in features.items()
         if isinstance(x, kinds.ClassLabel) and x.num_classes
     ]
-    named = [wanted] if wanted else [*keys[1:], "label"]
-    if label := next((n for n in named if n in classes), None):
-        return image, label
-    scalars = [
-        n
-        for n, x in features.items()
-        if isinstance(x, kinds.Tensor) and x.shape == ()
-    ]
-    if wanted or classes or any(map(record_features.is_label, scalars)):
+    keys = (builder.info.supervised_keys or ())[:2]
+    if not all(isinstance(key, str) for key in keys):
+        keys = ()
+    wanted = reading.image_feature
+    usual = [wanted] if wanted else [*keys[:1], "image"]
+    if not wanted and len(images) == 1:
+        usual += images
+    image = next((n for n in usual if n in images), None)
+    if image is None:
+        raise errors.UserError(
+            f"{name} has no feature {wanted or 'image'} that is an image of"
+            f" unsigned integers: set {errors.arg('image_feature')} to one of"
+            f" {', '.join(images) or 'none'}; features present: {present}"
+        )
+    wanted = reading.label_feature
+    if wanted == NO_FEATURE:
+        return image, None
+    usual = [wanted] if wanted else [*keys[1:], "label"]
+    label = next((n for n in usual if n in classes), None)
+    if label is None and (wanted or classes or "label" in features):
         raise errors.UserError(
             f"{name} has no feature {wanted or 'label'} that is the class of an"
             f" image (ClassLabel); features present: {present}: set"
             f" {errors.arg('label_feature', (classes or ['NAME'])[0])}, or"
             f" {errors.arg('label_feature', NO_FEATURE)} to read no labels"
         )
-    # What a feature holds is in its description only.
-    several = [n for n, x in features.items() if "ClassLabel" in repr(x)]
-    if several:
-        terminal.info(
-            f"{name} has no labels: an image has several of"
-            f" {', '.join(several)}"
-        )
-    return image, None
+    return image, label
 
 
 def _num_examples(builder: "DatasetBuilder", split: str) -> int:
+    name, splits = builder.info.full_name, builder.info.splits
     try:
-        count = builder.info.splits[split].num_examples
+        count = splits[split].num_examples
     except (KeyError, ValueError, AssertionError) as error:
-        reason = errors.first_line(error).strip("\"'")
-        known = without_slice(split) in builder.info.splits
-        kind = errors.UserError if known else errors.AbsentSplitError
+        is_known = without_slice(split) in splits
+        kind = errors.UserError if is_known else errors.AbsentSplitError
         raise kind(
-            f"dataset {builder.info.full_name} has no split {split!r}"
-            f" ({reason}): its splits are {', '.join(builder.info.splits)},"
-            " and slices of those such as train[:10%]"
+            f"dataset {name} has no split {split!r}: its splits are"
+            f" {', '.join(splits)}, and slices of those such as train[:10%]"
         ) from error
     if not count:
         raise errors.UserError(
-            f"split {split} of {builder.info.full_name} is empty: use a wider"
-            " slice"
+            f"split {split} of {name} is empty: use a wider slice"
         )
     return count
 
 
-def _files(
-    builder: "DatasetBuilder", split: str, verify_all: bool = False
-) -> Files:
+def _files(builder: "DatasetBuilder", split: str) -> Files:
     """The files of a split, as serialized examples."""
     from tensorflow_datasets.core import file_adapters
 
@@ -263,7 +206,6 @@ def _files(
             paths,
             [part.examples_in_shard for part in parts],
             str(builder.data_dir),
-            verify_all,
             "copy it again, or prepare the dataset again",
         )
     adapter = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format]
@@ -290,7 +232,7 @@ def open_tfds(
     image, label = _choose(tfds, builder, access.reading)
     count = _num_examples(builder, split)
     features = builder.info.features
-    files = _files(builder, split, access.verify_all)
+    files = _files(builder, split)
     # Name in the record -> name of the feature.
     names = {"image": image} | ({"label": label} if label else {})
     names |= {"extra": "extra"} if "extra" in features else {}
@@ -303,17 +245,14 @@ def open_tfds(
         example = partial.deserialize_example(serialized, decoders=encoded)
         return {key: example[feature] for key, feature in names.items()}
 
-    labels = "none"
     read_record: Callable[[tf.Tensor], Record] = parse
-    if label:
-        may_lack = access.reading.admits_unlabelled
-        has_labels = may_lack or _has_labels(name, files, parse)
-        if not may_lack:
-            read_record = _checked(parse, has_labels)
-        labels = f"feature {label!r}, {features[label].num_classes} classes"
-        labels += ", -1: none" * may_lack
-        if not has_labels:
-            label, labels = None, f"none: feature {label!r} is -1"
+    may_lack = access.reading.admits_unlabelled
+    if label and not may_lack:
+        has_labels = files.use_first(
+            name, lambda x: int(parse(x)["label"]) >= 0
+        )
+        read_record = _checked(parse, has_labels)
+        label = label if has_labels else None
     height, width, _ = features[image].shape
     info = Info(
         name,
@@ -322,18 +261,16 @@ def open_tfds(
         features[label].num_classes if label else None,
         (height, width, 3) if height and width else None,
         tuple(features[label].names) if label else (),
-        unlabelled=label is not None and access.reading.admits_unlabelled,
+        unlabelled=label is not None and may_lack,
         extra_channels=features["extra"].shape[-1] if "extra" in names else 0,
         found=(
             ("prepared", f"{builder.info.full_name} in {builder.data_dir}"),
-            ("splits", _splits(builder)),
             ("images", f"feature {image!r}"),
-            ("labels", labels),
-            ("other features", ", ".join({*features} - {image, label})),
+            ("labels", f"feature {label!r}" if label else "none"),
         ),
     )
     decode = decoding.decode_record
-    _use_first(name, files, 0, lambda x: decode(read_record(x)))
+    files.use_first(name, lambda x: decode(read_record(x)))
     read = files.read
     files = dataclasses.replace(
         files, read=lambda file: read(file).map(read_record)
@@ -341,65 +278,13 @@ def open_tfds(
     return in_files(files, decode, info)
 
 
-def _use_first(
-    name: str, files: Files, number: int, use: Callable[[tf.Tensor], Any]
-) -> Any:
-    """Returns `use` of a file's first record, without a pipeline for it.
-
-    Raises:
-      UserError: if it cannot be read or used.
-    """
-    records = files.read(files.names[number]).skip(int(files.skips[number]))
-    try:
-        return use(next(iter(records)))
-    # TensorFlow's message may quote the record.
-    except (
-        tf.errors.OpError,
-        UnicodeDecodeError,
-        decoding.UnsupportedError,
-        OSError,  # By Pillow.
-    ) as error:
-        row = int(np.sum(files.counts[:number]))
-        raise errors.UserError(
-            f"{name}: {files.place(row)} cannot be read"
-            f" ({errors.first_line(error)}): copy the file again, or prepare"
-            " the dataset again, with images in PNG or JPEG"
-        ) from error
-
-
-def _splits(builder: "DatasetBuilder") -> str:
-    """Lists the splits with their numbers of examples."""
-    splits = builder.info.splits.items()
-    return ", ".join(f"{name} ({x.num_examples:,})" for name, x in splits)
-
-
-def _has_labels(
-    name: str, files: Files, parse: Callable[[tf.Tensor], Record]
-) -> bool:
-    """Whether a split has labels: one without has -1 in their place.
-
-    The first records of the first and of the last file are read.
-
-    Raises:
-      UserError: if one has a label and the other does not.
-    """
-    found = [
-        _use_first(name, files, number, lambda x: int(parse(x)["label"]) >= 0)
-        for number in {0, len(files.names) - 1}
-    ]
-    if len({*found}) > 1:
-        raise errors.UserError(
-            f"{name}: a part of the split has label -1, which is none: use"
-            " splits with labels, or without, or set"
-            f" {errors.arg('unlabelled', 'own_views')}"
-        )
-    return found[0]
-
-
 def _checked(
     parse: Callable[[tf.Tensor], Record], has_labels: bool
 ) -> Callable[[tf.Tensor], Record]:
-    """Returns `parse` that fails where only a part of a split has labels."""
+    """Returns `parse` that fails where only a part of a split has labels.
+
+    A split without has -1 in their place.
+    """
 
     def parse_and_check(serialized: tf.Tensor) -> Record:
         record = parse(serialized)

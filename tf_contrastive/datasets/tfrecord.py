@@ -1,51 +1,54 @@
-"""TFRecord files of `tf.train.Example` with an encoded image each."""
+"""TFRecord files of `tf.train.Example` with an encoded image each.
 
+The first record says which features are the image and the label, and all
+others must have them, so that no label is lost.
+"""
+
+import concurrent.futures
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
+from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
     decoding,
     listing,
-    looking,
-    record_features,
     record_files,
+    remembered,
     split_spec,
-    tfds_source,
 )
 from tf_contrastive.datasets.source import (
     Access,
     Files,
     Info,
+    Record,
     Source,
     in_files,
 )
 
 # In a path: the name of the split.
 _SPLIT = "{split}"
-_SHARD = re.compile(r"(.*-)(\d{5})-of-(\d{5})(.*)")
+# The usual names of features.
+_IMAGES = ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
+_LABELS = ("label", "image/class/label", "class/label", "image/label")
+# Files whose labels are read at a time, and records of each.
+_FILES_AT_A_TIME, _BATCH = 16, 256
+# What is found of a file; it is remembered, since its records were read.
+_ROW = np.dtype(
+    [("is_read", "i1"), ("least", "<i8"), ("most", "<i8"), ("lacking", "<i8")]
+)
 
 
 # ---- Files -------------------------------------------------------------------
 
 
-class _Listing(NamedTuple):
-    """Files of records, and the names of others beside them."""
-
-    place: str  # The path or pattern.
-    paths: list[str]
-    contents: list[record_files.Contents]
-    left_out: str
-
-
-def _found(path: str) -> list[str]:
+def _matching(path: str) -> list[str]:
     """Returns what is in a folder, or matches a pattern, in order."""
     gfile = tf.io.gfile
     if gfile.isdir(path):
@@ -59,244 +62,247 @@ def _of_split(name: str, pattern: str, split: str) -> tuple[str, list[str]]:
     if _SPLIT not in pattern:
         hint = f"put {_SPLIT} into the path for more"
         split_spec.only_train(name, split, hint)
-        return pattern, _found(pattern)
+        return pattern, _matching(pattern)
     base = split_spec.parse(split)[0]
-    words = [base, *split_spec.spellings()]
-    there = {word: _found(pattern.replace(_SPLIT, word)) for word in words}
-    there = {word: found for word, found in there.items() if found}
-    wanted = split_spec.meaning(base)
-    same = [w for w in there if wanted and split_spec.meaning(w) == wanted]
-    same = [base] if base in there else same
-    if len({tuple(there[word]) for word in same}) > 1:
-        raise errors.UserError(
-            f"{name}: {' and '.join(same)} both mean the split {base}: rename"
-            " or join them"
-        )
-    if there and not same:
+    place, there = split_spec.place(name, pattern, base, _matching)
+    if not there:
         raise errors.AbsentSplitError(
-            f"{name} has no split {base!r}: its splits are"
-            f" {', '.join(sorted(there))}"
+            f"{name} has no split {base!r}: no file matches {place}"
         )
-    word = same[0] if same else base
-    return pattern.replace(_SPLIT, word), there.get(word, [])
+    return place, there
 
 
-def _list(name: str, pattern: str, split: str, verify_all: bool) -> _Listing:
-    """Returns the files of a split.
+def _list(
+    name: str, pattern: str, split: str
+) -> tuple[str, list[str], np.ndarray]:
+    """Returns a split's path or pattern, its files, and their record counts.
 
     Raises:
       UserError: if there are none, or others that should be; or if they are of
         several splits.
     """
     place, found = _of_split(name, pattern, split)
-    folders = [path for path in found if tf.io.gfile.isdir(path)]
-    hidden = [
+    paths = [
         path
         for path in found
-        if os.path.basename(path).startswith((".", "_")) and path not in folders
+        if not os.path.basename(path).startswith((".", "_"))
+        and not tf.io.gfile.isdir(path)
     ]
-    others = set() if found == [place] else {*folders, *hidden}
-    paths = [path for path in found if path not in others]
-    inspected = record_files.inspect_all(paths, place, verify_all)
-    files = {p: x for p, x in zip(paths, inspected, strict=True) if x}
-    tfds_source.refuse_prepared(name, place, found)
+    # Lists of labels and the like may be beside them.
+    paths = [p for p in paths if ".tfrec" in os.path.basename(p)] or paths
     if not paths:
-        inside = f", only {listing.few(folders)}" if folders else ""
-        is_split = any(map(split_spec.meaning, map(os.path.basename, folders)))
-        advice = "use the path of TFRecord files, with or without wildcards"
-        if is_split:
-            advice = f"use tfrecord:{os.path.join(place, _SPLIT)}"
+        inside = f", only {listing.few(found)}" if found else ""
         raise errors.AbsentDataError(
-            f"{name}: no file matches {place}{inside}: {advice}"
+            f"{name}: no file matches {place}{inside}: use the path of TFRecord"
+            " files, with or without wildcards"
         )
-    endings = set(map(_ending, files))
-    foreign = [path for path in paths if path not in files]
-    wrong = [p for p in foreign if not files or _ending(p) in endings]
-    if wrong:
+    counts = record_files.count_all(paths, place)
+    foreign = [p for p, n in zip(paths, counts.tolist(), strict=True) if n < 0]
+    if foreign:
         raise errors.UserError(
-            f"{name}: {len(wrong):,} of {len(paths):,} files are no TFRecord"
-            f" files, or damaged, such as {wrong[0]}: copy or write them again"
+            f"{name}: {len(foreign):,} of {len(paths):,} files are no TFRecord"
+            f" files, compressed, or damaged, such as {foreign[0]}: use a"
+            f" pattern of the others, {listing.OWN}"
         )
-    _check_one_split(name, place, list(files))
-    empty = [path for path, contents in files.items() if not contents.records]
-    if len(empty) < len(files):
-        _warn(name, "files are empty", empty, len(files))
-    _warn(name, "shards are absent", *_absent_shards(list(files)))
-    left_out = [listing.few([os.path.basename(path) for path in foreign])]
-    left_out += [f"{len(hidden):,} hidden"] * bool(hidden)
-    left_out += [f"{len(folders):,} folder(s)"] * bool(folders)
-    about = ", ".join(filter(None, left_out)) or "none"
-    return _Listing(place, list(files), list(files.values()), about)
-
-
-def _warn(name: str, what: str, paths: list[str], total: int) -> None:
-    if paths:
-        terminal.warning(
-            f"{name}: {len(paths):,} of {total:,} {what}, such as {paths[0]}:"
-            " copy or write them again, unless that is right"
-        )
-
-
-def _absent_shards(paths: list[str]) -> tuple[list[str], int]:
-    """Returns the shards of a set that are not there, and their number in all.
-
-    Names such as train-00001-of-00003 say it; one file alone was meant alone.
-    """
-    sets: dict[tuple[str, ...], set[int]] = {}
-    for match in map(_SHARD.fullmatch, paths):
-        if match:
-            head, number, total, tail = match.groups()
-            sets.setdefault((head, total, tail), set()).add(int(number))
-    absent, every = [], 0
-    for (head, total, tail), numbers in sets.items():
-        if len(numbers) > 1:
-            every += int(total)
-            absent += [
-                f"{head}{number:0{len(total)}}-of-{total}{tail}"
-                for number in range(int(total))
-                if number not in numbers
-            ]
-    return absent, every
-
-
-def _ending(path: str) -> str:
-    """Returns the end of a file's name, which all its shards share."""
-    name = re.sub(r"\.gz(ip)?$", "", os.path.basename(path))
-    return re.sub(r"\d+", "", os.path.splitext(name)[1])
-
-
-def _check_one_split(name: str, place: str, paths: list[str]) -> None:
-    """Raises `UserError` for files that differ in the name of a split."""
-    top = place
-    if not tf.io.gfile.isdir(place):
-        top = os.path.dirname(re.split(r"[*?[]", place)[0])
-    rest = [os.path.relpath(path, top or ".") for path in paths]
-    examples = {split_spec.mentioned(path): path for path in reversed(rest)}
-    examples.pop(None, None)
-    if alike := split_spec.look_alikes(rest):
-        examples = {path: path for path in alike}
-    if len(examples) > 1:
+    if alike := split_spec.look_alikes(paths):
         raise errors.UserError(
             f"{name}: its files are of several splits, such as"
-            f" {' and '.join(sorted(examples.values()))}: put {_SPLIT} in the"
-            " place of the split's name, or move the others"
+            f" {' and '.join(alike[:2])}: put {_SPLIT} in the place of the"
+            " split's name, or move the others"
         )
+    if not counts.any():
+        raise errors.UserError(
+            f"{name}: no record in {len(paths):,} file(s), such as {paths[0]}:"
+            " write them again"
+        )
+    full = [path for path, n in zip(paths, counts, strict=True) if n]
+    return place, full, counts[counts > 0]
 
 
-# ---- Records -----------------------------------------------------------------
+# ---- Features ----------------------------------------------------------------
 
 
-def _damaged_end(
-    paths: list[str], read: Callable[[tf.Tensor], tf.data.Dataset]
-) -> str:
-    """Describes the file that cannot be read after its last record."""
-    for path in paths:
-        try:
-            for _ in read(tf.constant(path)):
-                pass
-        except tf.errors.OpError as error:
-            return f"{path} cannot be read ({errors.first_line(error)})"
-    return f"one of {len(paths):,} files cannot be read"
+class _Chosen(NamedTuple):
+    """Names of the features of the image and the label, None without labels."""
+
+    image: str
+    label: str | None
 
 
-class _Places(Sequence[str]):
-    """Says where each record is; a million of texts would fill the memory."""
+def _choose(name: str, serialized: bytes, reading: Reading) -> _Chosen:
+    """Chooses the features of a dataset by its first record.
 
-    def __init__(self, files: Files, rows: range) -> None:
-        self._files, self._rows = files, rows
+    Raises:
+      UserError: if there is no image, or another feature may be the label.
+    """
+    try:
+        features = tf.train.Example.FromString(serialized).features.feature
+    except Exception as error:  # protobuf's DecodeError is a private class.
+        raise errors.UserError(
+            f"{name}: its records are not tf.train.Example: write them with"
+            " an encoded image in feature 'image'"
+        ) from error
+    kinds = {}
+    for key, feature in sorted(features.items()):
+        kind = feature.WhichOneof("kind") or "none"
+        count = len(getattr(feature, kind).value) if kind != "none" else 0
+        several = f"{count:,} x " if count != 1 else ""
+        kinds[key] = several + kind.removesuffix("_list")
+    present = ", ".join(f"{n} ({kind})" for n, kind in kinds.items()) or "none"
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def find(option: str, usual: tuple[str, ...], kind: str) -> str | None:
+        wanted = getattr(reading, option)
+        names = [n for n in ((wanted,) if wanted else usual) if n in kinds]
+        if not names:
+            return None
+        if len(names) > 1 or kinds[names[0]] != kind:
+            raise errors.UserError(
+                f"{name}: not one {kind}: {', '.join(names)}: set"
+                f" {errors.arg(option, names[-1])} or another feature; features"
+                f" present: {present}"
+            )
+        return names[0]
 
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return _Places(self._files, self._rows[index])
-        return self._files.place(self._rows[index])
+    image = find("image_feature", _IMAGES, "bytes")
+    if image is None:
+        raise errors.UserError(
+            f"{name}: its records have no encoded image in feature"
+            f" {reading.image_feature or ' or '.join(_IMAGES)}: set"
+            f" {errors.arg('image_feature')}, or write the bytes of a JPEG or"
+            f" PNG file there; features present: {present}"
+        )
+    wanted = reading.label_feature
+    if wanted == NO_FEATURE:
+        return _Chosen(image, None)
+    label = find("label_feature", _LABELS, "int64")
+    if label is None and wanted and reading.admits_unlabelled:
+        return _Chosen(image, wanted)  # Of other records.
+    integers = [n for n, kind in kinds.items() if kind == "int64"]
+    if label is None and (wanted or integers):
+        raise errors.UserError(
+            f"{name}: its records have no feature"
+            f" {wanted or ' or '.join(_LABELS)}: set"
+            f" {errors.arg('label_feature', (integers or ['NAME'])[0])}, or"
+            f" {errors.arg('label_feature', NO_FEATURE)} to read no labels;"
+            f" features present: {present}"
+        )
+    return _Chosen(image, label)
+
+
+def _parser(chosen: _Chosen, may_lack: bool) -> Callable[[tf.Tensor], Record]:
+    """Returns serialized, string [] -> record, for records without faults.
+
+    `may_lack`: whether records may have no label, or -1, and then have -1.
+    """
+    features = {chosen.image: tf.io.FixedLenFeature([], tf.string)}
+    if chosen.label is not None:
+        none = -1 if may_lack else None
+        features[chosen.label] = tf.io.FixedLenFeature([], tf.int64, none)
+
+    def parse(serialized: tf.Tensor) -> Record:
+        parsed = tf.io.parse_single_example(serialized, features)
+        record = {"image": parsed[chosen.image]}
+        if chosen.label is not None:
+            record["label"] = parsed[chosen.label]
+        return record
+
+    return parse
+
+
+def _labels(
+    paths: list[str], place: str, parse: Callable[[tf.Tensor], Record]
+) -> np.ndarray:
+    """Reads all labels of files: a `_ROW` of each.
+
+    `place` is what the files are of, and `parse` reads a record of them.
+    """
+
+    def one(path: str) -> tuple[int, int, int, int]:
+        records = tf.data.TFRecordDataset(path).map(parse)
+        least, most, lacking = 0, -1, 0
+        batches = records.map(lambda record: record["label"]).batch(_BATCH)
+        for labels in batches.as_numpy_iterator():
+            least = min(least, labels.min())
+            most = max(most, labels.max())
+            lacking += np.count_nonzero(labels == -1)
+        return 1, least, most, lacking
+
+    def read(some: Sequence[str]) -> np.ndarray:
+        what = f"labels of {len(some):,} TFRecord files"
+        threads = remembered.threads(some, _FILES_AT_A_TIME)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            found = [*remembered.logged(pool.map(one, some), what)]
+        return np.array(found, _ROW)
+
+    return remembered.find(paths, place, read, _ROW, time_of="st_ctime_ns")
+
+
+def _check_labels(name: str, rows: np.ndarray, may_lack: bool) -> int:
+    """Returns the number of classes of labels, of `_ROW`s.
+
+    Raises:
+      UserError: for labels below 0, or if there are none.
+    """
+    least, most = int(rows["least"].min()), int(rows["most"].max())
+    if least < (-1 if may_lack else 0) or most < 0:
+        raise errors.UserError(
+            f"{name}: its labels are from {least} to {most}: write labels of at"
+            f" least 0, set {errors.arg('label_feature', NO_FEATURE)} to read"
+            f" none, or, if -1 is none, {errors.arg('unlabelled', 'own_views')}"
+        )
+    return most + 1
+
+
+# ---- The dataset -------------------------------------------------------------
 
 
 def tfrecord(
     name: str, options: TFRecord, split: str, access: Access
 ) -> Source:
-    """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip too.
+    """Opens `tfrecord:GLOB`: files of tf.train.Example.
 
     GLOB may be a folder of such files. Image and label are found by the names
     of their features; labels are integers of at least 0. `{split}` in GLOB
-    means the split's name; without it all files are the split `train`.
+    means the split's name; without it all files are the split `train`. Images
+    are not looked at.
     """
-    reading = access.reading
-    pattern = os.path.expanduser(options.path)
-    files_of = _list(name, pattern, split, access.verify_all)
-    paths = files_of.paths
-    counts = np.array([x.records for x in files_of.contents], np.int64)
-    if not counts.sum():
-        raise errors.UserError(
-            f"{name}: no record in {len(paths):,} file(s), such as {paths[0]}:"
-            " write them again"
-        )
-    read = record_files.reader(paths, files_of.contents)
+    reading, may_lack = access.reading, access.reading.admits_unlabelled
+    place, paths, counts = _list(name, os.path.expanduser(options.path), split)
+    read = tf.data.TFRecordDataset
     files = Files(paths, np.zeros_like(counts), counts, read)
-    places = _Places(files, range(int(counts.sum())))
-    try:
-        serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(read)
-        first = next(serialized.as_numpy_iterator())
-        chosen = record_features.choose(name, first, reading)
-        found = looking.at_records(
-            paths,
-            counts,
-            read,
-            record_features.reader(chosen, reading),
-            f"{files_of.place} {chosen.image} {chosen.label}"
-            f" {reading.label_feature}",
-            reading,
-            access.verify_all,
-        )
-    except tf.errors.OpError as error:
-        record = files.unreadable(lambda record: record)
-        record = record or _damaged_end(paths, read)
-        raise errors.UserError(
-            f"{name}: {record}: it is damaged; write it again"
-        ) from error
-    labels = record_features.check(name, chosen, found.labels, places, reading)
-    start, stop = split_spec.bounds(split, len(places))
-    taken = found.select(slice(start, stop))
-    good, shape, bad = looking.check(name, places[start:stop], taken, reading)
-    first_label = reading.first_label or 0
-    num_classes, about, lacking = None, "none", 0
+    first = files.use_first(name, lambda record: record.numpy())
+    chosen = _choose(name, first, reading)
+    parse = _parser(chosen, may_lack)
+    decode = decoding.decode_record
+    files.use_first(name, lambda record: decode(parse(record)))
+    num_classes, lacking = None, 0
     if chosen.label is not None:
-        # Of the whole split: a slice may lack classes, where files are sorted.
-        labels = labels[labels >= 0]
-        known = {*np.unique(labels - first_label).tolist()}
-        num_classes = listing.count_integers(
-            name, split, {split: known}, reading
-        )
-        about = (
-            f"feature {chosen.label!r} (int64), from {labels.min()} to"
-            f" {labels.max()}"
-        )
-        if lacking := len(places) - len(labels):
-            about += f", and none of {lacking:,} records"
+        store = remembered.place(place, *chosen, may_lack)
+        try:
+            labels = _labels(paths, store, parse)
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            record = files.unreadable(parse) or place
+            raise errors.UserError(
+                f"{name}: {record}: write all records alike, or set"
+                f" {errors.arg('label_feature', NO_FEATURE)} to read no labels,"
+                f" or {errors.arg('unlabelled', 'own_views')}"
+            ) from error
+        num_classes = _check_labels(name, labels, may_lack)
+        lacking = int(labels["lacking"].sum())
+    total = int(counts.sum())
+    start, stop = split_spec.bounds(split, total)
     info = Info(
         name,
         split,
-        len(good),
+        stop - start,
         num_classes,
-        shape,
-        (),
-        bad,
         unlabelled=lacking > 0,
-        by_pillow=found.by_pillow,
         found=(
             ("files", f"{len(paths):,} TFRecord"),
-            ("left out", files_of.left_out),
-            ("records", f"{len(places):,}"),
-            ("images", f"{taken.counts()}, feature {chosen.image!r}"),
-            ("labels", about),
-            ("other features", listing.few(list(chosen.others)) or "none"),
+            ("images", f"feature {chosen.image!r}"),
+            ("labels", f"feature {chosen.label!r}" if chosen.label else "none"),
+            ("without_label", f"{lacking:,} records" * bool(lacking)),
         ),
     )
-    parse = record_features.parser(
-        chosen, first_label, reading.admits_unlabelled
-    )
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
-    source = in_files(files.select(start + good), decoding.decode_record, info)
-    return dataclasses.replace(source, digests=found.digests[start + good])
+    return in_files(files.select(np.arange(start, stop)), decode, info)

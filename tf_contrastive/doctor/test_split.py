@@ -79,6 +79,6 @@ def seen_before(
         else:
             labelled = before.loss.needs_labels
             seen = datasets.find_seen(learned, test, labelled)
-            if seen.number:
+            if seen.text:
                 yield path, seen
         path = before.setup.init_from

@@ -215,9 +215,9 @@ def _read_npz(path: str) -> _Read:
 
 
 def _read_tfrecord(path: str) -> _Read:
-    if (contents := record_files.inspect(path)) is None:
+    if record_files.count(path) is None:
         raise errors.UserError(f"{path} is not a TFRecord file, or damaged")
-    records = tf.data.TFRecordDataset(path, contents.compression)
+    records = tf.data.TFRecordDataset(path)
     first = next(iter(records.take(1).as_numpy_iterator()), None)
     if first is None:
         return {}, ()

@@ -77,14 +77,9 @@ def check(
     """
     seen = datasets.find_seen(trained, test, run.loss.needs_labels)
     if seen.are_known and refuse:
-        ours, theirs = trained.info.split, test.info.split
-        covers = seen.number == trained.info.num_examples
-        _, others = datasets.apart(ours, theirs, covers)
-        how = "without them"
-        if others and trained.info.name == test.info.name:
-            how = f"with {errors.arg('split', others)}"
+        theirs = errors.arg("test_split", test.info.split)
         raise errors.UserError(
-            f"{test.info.name} {theirs}: {seen.text}: repeat pretrain {how},"
-            " or score other images"
+            f"{test.info.name}: {theirs}: {seen.text}: set another"
+            f" {errors.arg('test_split')}, or repeat pretrain without them"
         )
     return seen.text

@@ -83,7 +83,7 @@ def noticed(
 
 
 def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
-    """Returns `x`, not finite unless `fine`, bool []; see `noticed`."""
+    """Returns `x`, which is NaN unless `fine`, bool []; see `noticed`."""
     if tf.executing_eagerly():
         if not fine:
             raise ValueError(message)
@@ -92,4 +92,5 @@ def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
     check = tf.raw_ops.Assert(condition=fine, data=[message])
     with tf.control_dependencies([check]):
         # A constant NaN would alarm tf.debugging.enable_check_numerics.
-        return x / tf.cast(fine, x.dtype)
+        one = tf.cast(fine, x.dtype)
+        return x * (one / one)

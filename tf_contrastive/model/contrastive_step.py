@@ -408,6 +408,7 @@ class ContrastiveStep(tf.keras.Model):
         self, views: tf.Tensor, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Views [B, V, H, W, K] to h [B, V, D] and z [B, V, P]."""
+        views = tf.convert_to_tensor(views)
         count = views.shape[1]
         sizes = similarity.shape(views)[2:]
         images = tf.reshape(views, [-1, *sizes])  # [B * V, H, W, K]
