@@ -47,7 +47,8 @@ def test_non_finite_projections_are_not_hidden(name, bad, whole):
     ],
 )
 def test_an_invalid_option_is_named(name, option, value):
-    with pytest.raises(errors.UserError, match=f"^{option}={value:g}: must be"):
+    shown = f"{value:g}" if isinstance(value, float) else value
+    with pytest.raises(errors.UserError, match=f"^{option}={shown}: must be"):
         losses.LOSSES[name](**{option: value})
 
 
