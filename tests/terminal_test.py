@@ -126,6 +126,18 @@ def _pretrain(folder, *flags):
     )
 
 
+def test_a_line_is_written_once_by_a_command(capsys):
+    for _ in range(2):
+        terminal.configure("normal")
+        for _ in range(3):
+            terminal.warning("folder: 2 of 9 images are left out")
+        terminal.warning("folder: 3 of 9 images are left out")
+    lines = capsys.readouterr().err.splitlines()
+    assert (
+        lines == [f"folder: {n} of 9 images are left out" for n in (2, 3)] * 2
+    )
+
+
 @pytest.mark.slow
 def test_a_normal_run_prints_plain_lines_of_its_own(tmp_path):
     done = _pretrain(tmp_path)

@@ -105,20 +105,20 @@ def warning(message: str) -> None:
 class _Handler(logging.Handler):
     """Writes records to the present `sys.stderr`, warnings in colour.
 
-    A warning is written once: its cause may be met in several places, such as
-    the splits of a dataset.
+    A line is written once: its cause may be met in several places, such as the
+    splits of a dataset.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.warned: set[str] = set()
+        self.written: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
+        if line in self.written:
+            return
+        self.written.add(line)
         if record.levelno >= logging.WARNING:
-            if line in self.warned:
-                return
-            self.warned.add(line)
             line = _paint(line, _YELLOW)
         print(line, file=sys.stderr, flush=True)
 
