@@ -285,7 +285,7 @@ class PreparedRun:
             batch_size=self.options.schedule.batch_size,
             seed=self.options.runtime.seed,
             start_step=start_step,
-            sampler=data.sampler,
+            sampler=data.sampler.label,
             shuffle_buffer=data.shuffle_buffer,
             cache=data.cache,
             sharding=data.input_sharding,

@@ -2,9 +2,11 @@
 
 import dataclasses
 import re
+from typing import Any, ClassVar
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import is_float32, matching, one_of
+from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.dataset import (
     FORMS,
     IMAGENET_STATISTICS,
@@ -16,7 +18,6 @@ from tf_contrastive.config.dataset import (
 )
 from tf_contrastive.config.fields import option
 
-SAMPLERS = ("shuffle", "class_balanced")
 INPUT_SHARDINGS = ("auto", "file", "example")
 CACHES = ("auto", "memory", "none")
 
@@ -185,6 +186,51 @@ def inherited(given: Reading, run: Reading) -> Reading:
     return dataclasses.replace(run, **changed | {"test_fraction": fraction})
 
 
+# ---- The samplers ------------------------------------------------------------
+
+
+class Sampler(Component):
+    """Traits of an order of the training examples.
+
+    Attributes:
+      chooses_by_class: whether a batch's examples depend on their class, so
+        that each image must have one.
+    """
+
+    chooses_by_class: ClassVar[bool] = False
+
+
+class Shuffle(Sampler):
+    """A new random order of all examples in each epoch."""
+
+    name = "shuffle"
+    implementation = "tf_contrastive.datasets.sampler:shuffled"
+
+
+class ClassBalanced(Sampler):
+    """Batches with equally many examples of each class."""
+
+    name = "class_balanced"
+    implementation = "tf_contrastive.datasets.sampler:class_balanced"
+    chooses_by_class = True
+
+
+SAMPLERS: dict[str, type[Sampler]] = by_name([Shuffle, ClassBalanced])
+
+
+def sampler_option() -> Any:
+    """The option of the sampler."""
+    return Family(
+        kind="sampler",
+        members=SAMPLERS,
+        help="order of the training examples; class_balanced: batches with"
+        " equally many examples of each class (reads the data once per class)",
+    ).option(Shuffle())
+
+
+# ---- Options of a run --------------------------------------------------------
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """The dataset and its input pipeline."""
@@ -214,12 +260,7 @@ class Data:
     validation_fraction: float = option(
         0.0, "fraction of the training split to use for validation", maximum=0.9
     )
-    sampler: str = option(
-        "shuffle",
-        "order of the training examples; class_balanced: batches with equally"
-        " many examples of each class (reads the data once per class)",
-        choices=SAMPLERS,
-    )
+    sampler: Sampler = sampler_option()
     shuffle_buffer: int = option(
         50_000,
         "encoded examples in the shuffle buffer",
@@ -284,12 +325,13 @@ class Data:
         return 3 + (self.extra_channels or 0)
 
 
-def check_data_service(address: str, sampler: str) -> None:
+def check_data_service(address: str, sampler: Sampler) -> None:
     """Raises `UserError` for an order that a data service cannot keep."""
-    if address and sampler != "shuffle":
+    if address and sampler.chooses_by_class:
         raise UserError(
             f"{arg('data_service')} does not keep the order of examples that"
-            f" {arg('sampler', sampler)} needs: set {arg('sampler', 'shuffle')}"
+            f" {arg('sampler', sampler.label)} needs: set"
+            f" {arg('sampler', 'shuffle')}"
             f" or remove {arg('data_service')}"
         )
 
@@ -328,11 +370,11 @@ def check_pillow(data: Data, on_pod: bool) -> None:
         )
 
 
-def check_sampler(sampler: str, dataset: str, has_labels: bool) -> None:
+def check_sampler(sampler: Sampler, dataset: str, has_labels: bool) -> None:
     """Raises `UserError` if a sampler lacks labels."""
-    if sampler == "class_balanced" and not has_labels:
+    if sampler.chooses_by_class and not has_labels:
         raise UserError(
-            f"{arg('sampler', sampler)} needs one label per image, which"
+            f"{arg('sampler', sampler.label)} needs one label per image, which"
             f" {dataset} does not have: set {arg('sampler', 'shuffle')}"
         )
 

@@ -184,7 +184,7 @@ class Pretrain(Command):
                 f" image: use {', '.join(takers)}"
             )
         for name, value, off in (
-            ("sampler", self.data.sampler, "shuffle"),
+            ("sampler", self.data.sampler.label, "shuffle"),
             ("mixup_alpha", self.views.mixup_alpha, 0),
             ("cutmix_alpha", self.views.cutmix_alpha, 0),
         ):
@@ -207,10 +207,11 @@ class Pretrain(Command):
                 f" {arg('loss', self.loss.label)} does not take: set"
                 f" {arg('loss', ' or '.join(takers))}, or {arg(name, 0)}"
             )
-        if self.data.sampler != "shuffle":
+        if self.data.sampler.chooses_by_class:
             raise UserError(
                 f"{given} mixes each image with its neighbour in the batch,"
-                f" which {arg('sampler', self.data.sampler)} chooses by class:"
+                f" which {arg('sampler', self.data.sampler.label)} chooses by"
+                " class:"
                 f" set {arg('sampler', 'shuffle')} or {arg(name, 0)}"
             )
 
@@ -239,7 +240,7 @@ class Pretrain(Command):
         for name, value, off in (
             ("cross_entropy_weight", weight, 0),
             ("online_knn_size", self.probe.online_knn_size, 0),
-            ("sampler", self.data.sampler, "shuffle"),
+            ("sampler", self.data.sampler.label, "shuffle"),
             ("mixup_alpha", self.views.mixup_alpha, 0),
             ("cutmix_alpha", self.views.cutmix_alpha, 0),
         ):

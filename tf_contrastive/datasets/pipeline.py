@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config.data import Data, check_data_service
+from tf_contrastive.config import data as declared
+from tf_contrastive.config.data import Data
 from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.data_service import DataService
 from tf_contrastive.datasets.sampler import SAMPLERS, Order, Stream
@@ -111,9 +112,10 @@ def training_batches(
     """
     if order.sampler not in SAMPLERS:
         raise errors.unknown("sampler", order.sampler, SAMPLERS)
+    chosen = declared.SAMPLERS[order.sampler]()
     stream = Stream(source, order, context)
     if service:
-        check_data_service(service.address, order.sampler)
+        declared.check_data_service(service.address, chosen)
         with decoding.without_python():
             batches = service.batches(
                 stream,
@@ -125,7 +127,7 @@ def training_batches(
         source = in_memory(source, order.cache)
         stream = dataclasses.replace(stream, source=source)
         draws = SAMPLERS[order.sampler](stream)
-        if order.sampler != "shuffle" or stream.sharding == "example":
+        if chosen.chooses_by_class or stream.sharding == "example":
             draws = stream.select(draws)
         batches = _batches(source, draws, views, stream.rows)
     return _prefetched(_endless(batches))

@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config.data import Data, check_sampler
+from tf_contrastive.config import components
+from tf_contrastive.config import data as declared
+from tf_contrastive.config.data import Data
 from tf_contrastive.config.runtime import check_divisible
 from tf_contrastive.datasets.source import Source
 
@@ -58,7 +60,7 @@ class Order:
     batch_size: int
     seed: int = 0
     start_step: int = 0
-    sampler: str = Data.sampler
+    sampler: str = declared.Shuffle.name
     shuffle_buffer: int = Data.shuffle_buffer
     cache: str = Data.cache
     sharding: str = Data.input_sharding
@@ -261,7 +263,7 @@ def class_balanced(stream: Stream) -> tf.data.Dataset:
       UserError: if the examples have no labels.
     """
     info = stream.source.info
-    check_sampler("class_balanced", info.name, info.has_labels)
+    declared.check_sampler(declared.ClassBalanced(), info.name, info.has_labels)
     classes, counts = np.unique(stream.source.labels(), return_counts=True)
     # Turn t belongs to class t % C.
     first = stream.order.start_step * stream.order.batch_size
@@ -284,4 +286,4 @@ def class_balanced(stream: Stream) -> tf.data.Dataset:
     )
 
 
-SAMPLERS = {"shuffle": shuffled, "class_balanced": class_balanced}
+SAMPLERS = components.implementations(declared.SAMPLERS)

@@ -210,7 +210,7 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
     sizes, sampler = facts.class_sizes, facts.run.data.sampler
     if sizes is not None and loss.needs_labels:
         least, most = sizes[sizes > 0].min(), sizes.max()
-        can_balance = sampler == "shuffle" and not facts.info.unlabelled
+        can_balance = not (sampler.chooses_by_class or facts.info.unlabelled)
         if most > _MAX_IMBALANCE * least and can_balance:
             yield (
                 "imbalance",
