@@ -1,9 +1,7 @@
 """`sweep`: runs a grid of flags of `pretrain`, evaluates, and compares."""
 
-import csv
 import dataclasses
 import hashlib
-import io
 import itertools
 import json
 import math
@@ -12,7 +10,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive import flags
@@ -22,19 +20,10 @@ from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import fields, own
 from tf_contrastive.config.checks import plain_path, shell_words
-from tf_contrastive.config.fields import (
-    Command,
-    Option,
-    Terminal,
-    group,
-    option,
-)
+from tf_contrastive.config.fields import Command, Terminal, group, option
 
 # In a run's folder, and in the sweep's.
-RECORD = "sweep_run.json"
-TABLE, TABLE_CSV = "sweep.json", "sweep.csv"
-# SLURM's arrays have at most 1,001 tasks, unless they are configured.
-_MAX_RUNS = 1000
+RECORD, TABLE = "sweep_run.json", "sweep.json"
 _PREFIX = "evaluate_"
 # What `evaluate` gets unless it is given.
 _EVALUATE = ("--protocols=knn", "--nountrained")
@@ -55,10 +44,8 @@ class Grid:
     pretrain: str = option(
         "",
         "every flag of pretrain, with several values, such as"
-        " --loss=supcon,ntxent --seed=0,1. Commas separate values; but a value"
-        " with commas that the flag takes is one, and semicolons separate"
-        " several. What may be both is refused. A flagfile has one value for"
-        " each flag",
+        " --loss=supcon,ntxent --seed=0,1. Commas separate values; semicolons"
+        " separate values that have commas, and end a single one",
         check=shell_words,
     )
     workdir: str = option(
@@ -99,16 +86,6 @@ class Sweep(Command):
     """Pretrain and evaluate with every combination of flags' values."""
 
     OTHERS: ClassVar = "pretrain"
-    COMMON: ClassVar = (
-        "pretrain",
-        "workdir",
-        "evaluate",
-        "metric",
-        "minimize",
-        "print",
-        "run",
-        "verbosity",
-    )
 
     grid: Grid = group(Grid())
     terminal: Terminal = group(Terminal())
@@ -171,43 +148,18 @@ def plan(grid: Grid) -> list[Run]:
       UserError: for a combination that cannot work, or that occurs twice.
     """
     pretrain, evaluate = _split(shlex.split(grid.pretrain))
-    axes, declared = _axes(pretrain)
-    count = math.prod(map(len, axes.values()))
-    if count > _MAX_RUNS:
-        raise UserError(
-            f"the grid has {count:,} runs: must be at most {_MAX_RUNS:,}"
-        )
     commands: dict[str, list[str]] = {}
     options: dict[str, dict[str, str]] = {}
     if grid.evaluate:
         commands["evaluate"] = evaluate
-        options["evaluate"] = _check(Evaluate, evaluate, "evaluate")
-        if "output_dir" in options["evaluate"]:
-            raise UserError(
-                f"--{_PREFIX}output_dir: results go to the folder of each run:"
-                " leave it out"
-            )
-    shared = _without(pretrain, [declared[name] for name in axes])
+        options["evaluate"] = _check(Evaluate, evaluate, "evaluate")[0]
+    declared = flags.declared(PretrainCommand).values()
+    families = {option.family for option in declared}
     runs: dict[str, Run] = {}
-    for combination in itertools.product(*axes.values()):
-        values = dict(zip(axes, combination, strict=True))
-        title = ", ".join(
-            f"{n}={text}" for n, text in values.items() if len(axes[n]) > 1
-        )
-        words = [
-            *shared,
-            *(_word(declared[n], text) for n, text in values.items()),
-        ]
-        differing = _check(PretrainCommand, words, title)
-        decisive = {
-            name: text
-            for name, text in differing.items()
-            # Options of the user's own parts are not declared.
-            if name not in declared or declared[name].identity or name in axes
-        }
-        digest = hashlib.sha256(
-            json.dumps(decisive, sort_keys=True).encode()
-        ).hexdigest()[:8]
+    for choice in itertools.product(*(_choices(w, families) for w in pretrain)):
+        words = [word for word, _ in choice]
+        title = ", ".join(value for _, swept in choice for value in swept)
+        differing, digest = _check(PretrainCommand, words, title)
         if digest in runs:
             raise UserError(
                 f"{runs[digest].title} and {title} are the same run: give each"
@@ -237,111 +189,44 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             evaluate.append(f"--{match[1] or ''}{match[2]}")
         else:
             pretrain.append(word)
-    if not pretrain:
-        raise UserError(
-            "the grid has no flags of pretrain: give some, such as"
-            " --dataset=digits --learning_rate=0.1,0.3"
-        )
     given = {name for word in evaluate for name in flags.named(word)}
     usual = [w for w in _EVALUATE if given.isdisjoint(flags.named(w))]
     return pretrain, [*usual, *evaluate]
 
 
-def _axes(
-    words: Sequence[str],
-) -> tuple[dict[str, list[str]], dict[str, Option]]:
-    """Returns option -> values, of the options with several, in their order.
+def _choices(word: str, families: Set[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yields a flag with each of its values, and those that are swept.
 
-    And the declarations of all options, with those of the user's own parts.
+    A flag of a family, such as --loss_options=NAME=VALUE,NAME=VALUE, has
+    several values for each of its options.
     """
-    declared = flags.declared(PretrainCommand)
-    # A flagfile may be somebody else's, whose parts are not to be allowed: it
-    # is left to `pretrain`.
-    typed = [word for word in words if "flagfile" not in flags.named(word)]
-    typed = flags.allow_own_modules(typed)
-    places = {n: i for i, word in enumerate(typed) for n in flags.named(word)}
-    texts: dict[str, str] = {}
-    for name, given in flags.texts(PretrainCommand, typed).items():
-        if isinstance(given, str):
-            texts[name] = given
-            continue
-        for key, text in given.items():
-            own_option = fields.option("", "")
-            own_option.type = str
-            pair = f"{name}={key}"
-            texts[pair] = text
-            declared[pair] = Option(pair, "", own_option, name, key)
-    axes = {
-        name: values
-        for name in sorted(
-            texts,
-            key=lambda n: places.get(n, places.get(declared[n].family, 0)),
-        )
-        if (values := _values(declared[name], texts[name])) != [texts[name]]
-    }
-    return axes, declared
+    name, _, text = word.lstrip("-").partition("=")
+    if name == own.ARGUMENT:
+        yield word, []
+        return
+    is_family = name in families
+    pairs = fields.split_pairs(text) if is_family else [word.lstrip("-")]
+    axes = [_values(pair) for pair in pairs]
+    for values in itertools.product(*axes):
+        swept = [v for v, axis in zip(values, axes, strict=True) if axis[1:]]
+        joined = ",".join(values)
+        yield f"--{name}={joined}" if is_family else f"--{joined}", swept
 
 
-def _without(words: Sequence[str], swept: Sequence[Option]) -> list[str]:
-    """Returns the flags that give nothing to the swept options."""
-    names = {option.name for option in swept}
-    gone = {(option.family, option.key) for option in swept if option.family}
-    kept = []
-    for word in words:
-        if not names.isdisjoint(flags.named(word)):
-            continue
-        family, _, text = word.lstrip("-").partition("=")
-        if any(family == other for other, _ in gone):
-            pairs = []
-            for pair in fields.split_pairs(text):
-                if (family, pair.partition("=")[0]) not in gone:
-                    pairs.append(pair)
-            if not pairs:
-                continue
-            word = f"--{family}={','.join(pairs)}"
-        kept.append(word)
-    return kept
+def _values(pair: str) -> list[str]:
+    """Returns NAME=VALUE for each value in NAME=VALUE,VALUE."""
+    name, equals, text = pair.partition("=")
+    separator = ";" if ";" in text else ","
+    values = text.removesuffix(";").split(separator)
+    return [f"{name}{equals}{value.strip()}" for value in values]
 
 
-def _values(option: Option, text: str) -> list[str]:
-    """Returns the values of an option in a text; see `Sweep`.
+def _check(
+    kind: type[Command], words: list[str], title: str
+) -> tuple[dict[str, str], str]:
+    """Returns the options that are not the defaults, as text, and a digest.
 
-    Raises:
-      UserError: if it may be one value or several.
-    """
-    if ";" in text:
-        return text.removesuffix(";").split(";")
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) == 1 or not _is_allowed(option, text):
-        return parts
-    if all(_is_allowed(option, part) for part in parts):
-        flag = flags.with_flags(PretrainCommand, arg(option.name, text))
-        raise UserError(
-            f"{flag} is one value or {len(parts)}: write"
-            f" {';'.join(parts)!r} for {len(parts)}, {f'{text};'!r} for one"
-        )
-    return [text]
-
-
-def _is_allowed(option: Option, text: str) -> bool:
-    if text == fields.AUTO:
-        return option.of_component or fields.is_optional(option.field)
-    try:
-        fields.read_value(option.name, option.field, text)
-    except UserError:
-        return False
-    return True
-
-
-def _word(option: Option, text: str) -> str:
-    """Returns the flag that gives a text to an option."""
-    if not option.family:
-        return f"--{option.name}={text}"
-    return f"--{option.family}={option.key}={text}"
-
-
-def _check(kind: type[Command], words: list[str], title: str) -> dict[str, str]:
-    """Returns the options of a command that are not the defaults, as text.
+    Commands have the same digest if they compute the same.
 
     Raises:
       UserError: which names the combination of values, its title.
@@ -353,11 +238,15 @@ def _check(kind: type[Command], words: list[str], title: str) -> dict[str, str]:
     except UserError as error:
         text = flags.with_flags(kind, error.marked)
         raise UserError(f"{title}: {text}" if title else text) from error
-    return {
-        option.name: fields.written(option.value)
-        for option in fields.options(config)
-        if option.value != option.field.default and option.name not in _UNNAMED
-    }
+    differing, decisive = {}, {}
+    for o in fields.options(config):
+        if o.value == o.field.default or o.name in _UNNAMED:
+            continue
+        differing[o.name] = fields.written(o.value)
+        if o.identity:
+            decisive[o.name] = differing[o.name]
+    text = json.dumps(decisive, sort_keys=True)
+    return differing, hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 # ---- Runs --------------------------------------------------------------------
@@ -407,7 +296,6 @@ def _do(planned: Run, options: Sweep) -> bool:
                 record["done"] = {}  # The encoder may have changed.
             record["done"][command] = planned.options[command]
         save("finished")
-    _check_metric(grid, [_result(folder)])
     return True
 
 
@@ -491,29 +379,20 @@ def _result(folder: str) -> dict[str, Any]:
         "minutes": round(record["minutes"], 2),
         # Runs that were scored in other ways do not compare.
         "options": options["pretrain"]
-        | {
-            "evaluate": " ".join(
-                f"{name}={text}"
-                for name, text in options.get("evaluate", {}).items()
-            )
-        },
+        | {_PREFIX + n: x for n, x in options.get("evaluate", {}).items()},
         "metrics": metrics,
         "intervals": intervals,
     }
 
 
-def _check_metric(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> None:
-    known = dict.fromkeys(name for row in rows for name in row["metrics"])
-    if grid.metric and known and grid.metric not in known:
-        raise errors.unknown(arg("metric"), grid.metric, known)
-
-
 def _metric(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the name of the result that sorts the runs."""
     known = dict.fromkeys(name for row in rows for name in row["metrics"])
+    if grid.metric and known and grid.metric not in known:
+        raise errors.unknown(arg("metric"), grid.metric, known)
     scored = [name for name in known if name.endswith("/top1")]
-    found = [name for name in _PREFERRED if name in known]
-    return grid.metric or [*scored[-1:], *found, "loss"][0]
+    usual = [name for name in _PREFERRED if name in known]
+    return grid.metric or [*scored[-1:], *usual, "loss"][0]
 
 
 def _write_table(grid: Grid) -> int:
@@ -528,7 +407,6 @@ def _write_table(grid: Grid) -> int:
             f"{arg('workdir', grid.workdir)} has no runs of a sweep: use the"
             " folder of one"
         )
-    _check_metric(grid, rows)
     metric = _metric(grid, rows)
     smallest = grid.minimize
     if smallest is None:
@@ -541,82 +419,47 @@ def _write_table(grid: Grid) -> int:
         return not is_number, sign * value if is_number else 0.0
 
     rows.sort(key=rank)
-    differing = _differing(rows)
-    others = dict.fromkeys(n for row in rows for n in row["metrics"])
-    shown = [metric]
-    shown += [n for n in others if n.endswith("top1") and n != metric][-4:]
-    _print_table(rows, differing, shown)
+    _print_table(rows, metric)
     report = {"metric": metric, "smallest_is_best": smallest, "runs": rows}
     files.write_json(os.path.join(grid.workdir, TABLE), report)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    ends = ("minutes", "status", "reason")
-    # As flags: the loss is an option and a result.
-    flagged = [f"--{name}" for name in differing]
-    writer.writerow(["name", *flagged, *others, *ends])
-    for row in rows:
-        values = [row["metrics"].get(name, "") for name in others]
-        options = [row["options"][name] for name in differing]
-        writer.writerow(
-            [row["name"], *options, *values, *(row[name] for name in ends)]
-        )
-    files.write(os.path.join(grid.workdir, TABLE_CSV), text.getvalue())
     return 0
 
 
-def _differing(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the options that differ between runs; sets them in all."""
-    usual = fields.values(PretrainCommand())
-    names = dict.fromkeys(name for row in rows for name in row["options"])
-    differing = []
-    for name in names:
-        default = fields.written(usual.get(name, ""))
-        for row in rows:
-            row["options"].setdefault(name, default)
-        if len({row["options"][name] for row in rows}) > 1:
-            differing.append(name)
-    return differing
-
-
-def _print_table(
-    rows: Sequence[Mapping[str, Any]],
-    differing: Sequence[str],
-    metrics: Sequence[str],
-) -> None:
-    metric = metrics[0]
-    flagged = [f"--{name}" for name in differing]
+def _print_table(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
+    """Prints the options that differ, the metric, and other accuracies."""
+    options = _differing(rows)
+    others = dict.fromkeys(
+        name
+        for row in rows
+        for name in row["metrics"]
+        if name.endswith("top1") and name != metric
+    )
+    metrics = [metric, *list(others)[-4:]]
+    flagged = [f"--{name}" for name in options]
     table = [[*flagged, metric, "95 %", *metrics[1:], "minutes", "status"]]
     for row in rows:
         values = [_number(row["metrics"].get(name)) for name in metrics]
         interval = row["intervals"].get(metric)
         values.insert(1, "..".join(map(_number, interval)) if interval else "-")
-        options = [row["options"][name] or "-" for name in differing]
         ends = [f"{row['minutes']:.1f}", row["status"]]
-        table.append([*options, *values, *ends])
+        given = [row["options"][name] or "-" for name in options]
+        table.append([*given, *values, *ends])
     last = len(table[0]) - 1
-    print(terminal.format_table(table, texts=(*range(len(differing)), last)))
+    print(terminal.format_table(table, texts=(*range(len(options)), last)))
     for row in rows:
         if row["reason"]:
             print(f"{row['status']}: {row['name']}: {row['reason']}")
-    if rows[0]["metrics"].get(metric) is None:
-        return
-    print(f"best by {metric}: {rows[0]['name']}")
-    if "/" in metric and len(rows) > 1:
-        print(
-            "It is the best on the images by which it was chosen: score it on"
-            " others before you report it."
-        )
-    groups = {n: o.group for n, o in flags.declared(PretrainCommand).items()}
-    scale = [
-        name
-        for name in differing
-        if groups.get(name) in ("loss", "views") or name == "batch_size"
-    ]
-    if metric in _LOSSES and scale:
-        terminal.warning(
-            f"{metric} does not compare runs that differ in {', '.join(scale)}:"
-            f" set {arg('metric')} to another result"
-        )
+
+
+def _differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the options that differ between runs; sets them in all."""
+    usual = fields.values(PretrainCommand())
+    names = dict.fromkeys(name for row in rows for name in row["options"])
+    for name in names:
+        default = fields.written(usual.get(name, ""))
+        for row in rows:
+            row["options"].setdefault(name, default)
+    return [n for n in names if len({row["options"][n] for row in rows}) > 1]
 
 
 def _number(value: float | None) -> str:
