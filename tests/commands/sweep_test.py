@@ -174,8 +174,8 @@ def test_values_of_a_flag(run, capsys, words, flag, values):
             ["batch_size=64, loss=moco", "--queue_size=32"],
         ),
         (["--seed=0,1", "--run=2"], ["--run=2"]),
-        (["--seed=1", "--evaluate_protocls=knn"], ["--protocls"]),
-        (["--seed=1", "--evaluate_knn_k=0"], ["--knn_k=0"]),
+        (["--seed=1", "--evaluate=--protocls=knn"], ["--protocls"]),
+        (["--seed=1", "--evaluate=--knn_k=0"], ["--knn_k=0"]),
         (["--seed=1", "--flagfile=FILE"], ["--learning_rate=0.1,0.3"]),
         (["--print=table"], ["no runs"]),
     ],
@@ -200,7 +200,7 @@ def test_parts_of_a_flagfile_are_not_allowed(run, commands, capsys, tmp_path):
 
 
 def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
-    assert run(*_GRID, "--dataset=digits", "--noevaluate_untrained") == 0
+    assert run(*_GRID, "--dataset=digits", "--evaluate=--protocols=knn") == 0
     pretrain, evaluate = commands.calls[:2]
     assert pretrain[:-1] == [
         "pretrain",
@@ -208,7 +208,7 @@ def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
         "--temperature=0.2",
         "--dataset=digits",
     ]
-    assert evaluate[:-1] == ["evaluate", "--protocols=knn", "--nountrained"]
+    assert evaluate[:-1] == ["evaluate", "--protocols=knn"]
     assert pretrain[-1] == evaluate[-1]
     names = [
         f"learning_rate={rate},temperature={temperature}"
@@ -243,7 +243,11 @@ def test_what_is_finished_is_not_repeated(run, commands, tmp_path, capsys):
     assert run("--dataset=digits", "--learning_rate=0.3", "--seed=0,1") == 0
     assert commands.take() == [("pretrain", "seed=1"), ("evaluate", "seed=1")]
     # Only the scoring has changed, and how often it logs.
-    again = ("--evaluate_knn_k=3", "--dataset=digits", "--learning_rate=0.1")
+    again = (
+        "--evaluate=--protocols=knn --knn_k=3",
+        "--dataset=digits",
+        "--learning_rate=0.1",
+    )
     assert run(*again) == 0
     assert commands.take() == [("evaluate", "learning_rate=0.1")]
     assert run(*again, "--log_every_steps=1") == 0
@@ -251,7 +255,7 @@ def test_what_is_finished_is_not_repeated(run, commands, tmp_path, capsys):
     # Runs that were scored otherwise are marked.
     rows = _table(tmp_path / "s")["runs"]
     assert len(rows) == 3
-    assert "--evaluate_knn_k" in capsys.readouterr().out.splitlines()[-4]
+    assert "--evaluate knn_k" in capsys.readouterr().out.splitlines()[-4]
     assert run("--print=table") == 0
     assert commands.take() == []
 
@@ -271,12 +275,12 @@ def test_a_failure_is_named_and_stops_no_other(run, commands, tmp_path, capsys):
     assert len(commands.take()) == 2
     # A failed evaluation does not repeat the training, nor show old numbers.
     commands.ends = {"evaluate": (2, "no labels")}
-    assert run(*_GRID, "--evaluate_knn_k=3") == 1
+    assert run(*_GRID, "--evaluate=--protocols=knn --knn_k=3") == 1
     assert {name for name, _ in commands.take()} == {"evaluate"}
     for row in _table(tmp_path / "s")["runs"]:
         assert row["metrics"] == {"loss": 1.5}
         assert row["status"] == "failed"
-    assert run(*_GRID, "--noevaluate") == 0
+    assert run(*_GRID, "--evaluate=") == 0
     assert commands.take() == []
 
 
@@ -295,7 +299,6 @@ def test_an_interrupted_sweep_resumes(run, commands, tmp_path):
     ("words", "order"),
     [
         (["--metric=loss"], [0, 1, 2]),
-        (["--metric=loss", "--nominimize"], [1, 0, 2]),
         (["--metric=knn/k=1/top1"], [1, 0, 2]),
         (["--metric=knn/k=1/top1", "--minimize"], [0, 1, 2]),
     ],
@@ -313,7 +316,7 @@ def test_the_order_of_the_table(run, commands, tmp_path, words, order):
 
 def test_the_smallest_validation_loss_is_best(run, commands, tmp_path):
     commands.losses = iter([0.5, 0.3, 0.4, 0.6])
-    assert run(*_GRID, "--noevaluate", "--metric=val_loss") == 0
+    assert run(*_GRID, "--evaluate=", "--metric=val_loss") == 0
     report = _table(tmp_path / "s")
     losses = [row["metrics"]["val_loss"] for row in report["runs"]]
     assert losses == [0.3, 0.4, 0.5, 0.6]

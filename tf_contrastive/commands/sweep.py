@@ -24,9 +24,6 @@ from tf_contrastive.config.fields import Command, Terminal, group, option
 
 # In a run's folder, and in the sweep's.
 RECORD, TABLE = "sweep_run.json", "sweep.json"
-_PREFIX = "evaluate_"
-# What `evaluate` gets unless it is given.
-_EVALUATE = ("--protocols=knn", "--nountrained")
 # Options of a run that say nothing about it.
 _UNNAMED = ("workdir", "verbosity")
 # Numbers in pretrain.json that are not results.
@@ -55,11 +52,10 @@ class Grid:
         required=True,
         check=plain_path,
     )
-    evaluate: bool = option(
-        True,
-        "score every run by `evaluate`, whose flags have the prefix"
-        f" {_PREFIX} here, such as --{_PREFIX}protocols=knn,linear; without"
-        f" any: {' '.join(_EVALUATE)}",
+    evaluate: str = option(
+        "--protocols=knn --nountrained",
+        "flags of evaluate, which scores every run; empty: only train",
+        check=shell_words,
     )
     metric: str = option(
         "",
@@ -67,8 +63,8 @@ class Grid:
         " the last top1 of evaluate, else the first that pretrain has of"
         f" {', '.join(_PREFERRED)} and loss",
     )
-    minimize: bool | None = option(
-        None, "the smallest is best; auto: if the metric is a loss"
+    minimize: bool = option(
+        False, "the smallest is best, as it always is for loss and val_loss"
     )
     print: str = option(
         "none",
@@ -147,16 +143,16 @@ def plan(grid: Grid) -> list[Run]:
     Raises:
       UserError: for a combination that cannot work, or that occurs twice.
     """
-    pretrain, evaluate = _split(shlex.split(grid.pretrain))
     commands: dict[str, list[str]] = {}
     options: dict[str, dict[str, str]] = {}
-    if grid.evaluate:
+    if evaluate := shlex.split(grid.evaluate):
         commands["evaluate"] = evaluate
         options["evaluate"] = _check(Evaluate, evaluate, "evaluate")[0]
     declared = flags.declared(PretrainCommand).values()
     families = {option.family for option in declared}
     runs: dict[str, Run] = {}
-    for choice in itertools.product(*(_choices(w, families) for w in pretrain)):
+    axes = [_choices(word, families) for word in shlex.split(grid.pretrain)]
+    for choice in itertools.product(*axes):
         words = [word for word, _ in choice]
         title = ", ".join(value for _, swept in choice for value in swept)
         differing, digest = _check(PretrainCommand, words, title)
@@ -177,21 +173,6 @@ def plan(grid: Grid) -> list[Run]:
             {"pretrain": differing, **options},
         )
     return list(runs.values())
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the flags of `pretrain`, and those of `evaluate`."""
-    pretrain: list[str] = []
-    evaluate: list[str] = []
-    for word in words:
-        match = re.fullmatch(rf"--?(no)?{_PREFIX}(.*)", word, re.DOTALL)
-        if match:
-            evaluate.append(f"--{match[1] or ''}{match[2]}")
-        else:
-            pretrain.append(word)
-    given = {name for word in evaluate for name in flags.named(word)}
-    usual = [w for w in _EVALUATE if given.isdisjoint(flags.named(w))]
-    return pretrain, [*usual, *evaluate]
 
 
 def _choices(word: str, families: Set[str]) -> Iterator[tuple[str, list[str]]]:
@@ -379,7 +360,7 @@ def _result(folder: str) -> dict[str, Any]:
         "minutes": round(record["minutes"], 2),
         # Runs that were scored in other ways do not compare.
         "options": options["pretrain"]
-        | {_PREFIX + n: x for n, x in options.get("evaluate", {}).items()},
+        | {f"evaluate {n}": x for n, x in options.get("evaluate", {}).items()},
         "metrics": metrics,
         "intervals": intervals,
     }
@@ -408,9 +389,7 @@ def _write_table(grid: Grid) -> int:
             " folder of one"
         )
     metric = _metric(grid, rows)
-    smallest = grid.minimize
-    if smallest is None:
-        smallest = metric in _LOSSES
+    smallest = grid.minimize or metric in _LOSSES
     sign = 1 if smallest else -1
 
     def rank(row: Mapping[str, Any]) -> tuple[bool, float]:
