@@ -23,7 +23,7 @@ def run(options: Encoders) -> int:
     from tf_contrastive.encoders import pretrained
 
     del options
-    rows = [_HEADINGS]
+    rows: list[tuple[str, ...]] = [_HEADINGS]
     for name in pretrained.names():
         known, arguments = pretrained.results(name), pretrained.arguments(name)
         row = (

@@ -3,13 +3,12 @@
 import dataclasses
 import math
 import os
-import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_contrastive import flags
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import fields, own
+from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
 if TYPE_CHECKING:
@@ -159,8 +158,6 @@ def _print_results(
     result: "train.Result", report: dict[str, Any] | None, path: str
 ) -> None:
     """Prints the results, and adds those of the linear stage to the file."""
-    import tensorflow as tf
-
     from tf_contrastive.evaluation import report as reports
 
     workdir = result.run.options.runtime.workdir
@@ -184,12 +181,3 @@ def _print_results(
         print()
         print(reports.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
-    # Evaluation needs labels, and its defaults take long on a CPU.
-    command = ["export"]
-    if result.run.source.info.has_labels:
-        command = ["evaluate"]
-        if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
-            command.append("--scale=cpu")
-    command += own.words()
-    command.append(f"--workdir={shlex.quote(workdir)}")
-    print(f"\nnext: python -m tf_contrastive {' '.join(command)}")
