@@ -83,12 +83,12 @@ _REFUSED = [
     # Silently another number, there.
     *(
         ("uint8", f'{{"inputs": [[[[{value}, 0, 0]]]]}}')
-        for value in ("256", "-1", "1.0", "true", "null", '"1"', "9" * 5000)
+        for value in ("256", "-1", "1.0", "null", '"1"', "9" * 5000)
     ),
     *(
         ("float", f'{{"inputs": [[[[{value}, 0]]]]}}')
         for value in (
-            *("true", "null", '"1"', "NaN", "-Infinity", "1e400"),
+            *("null", '"1"', "NaN", "-Infinity", "1e400"),
             *("3.41e38", f"{10**400}", "9" * 5000),
         )
     ),

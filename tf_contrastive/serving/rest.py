@@ -7,7 +7,6 @@ uint8, is an error here.
 """
 
 import base64
-import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -133,54 +132,39 @@ def _unnamed(value: Any, key: str) -> Any:
 
 
 def _array(value: Any, expected: Input) -> np.ndarray:
-    """Makes the array of an input from nested lists.
-
-    One level after the other: types and lengths of a level are compared without
-    a step of Python for each value.
-    """
-    key, _, dimensions = expected
-    shape: list[int] = []
-    level = [value]
-    for size in dimensions:
-        is_lists = set(map(type, level)) <= {list}
-        sizes = set(map(len, level)) if is_lists else set()
-        if not level:
-            sizes = {max(size, 1)}  # An empty list has no further levels.
-        if len(sizes) != 1 or size not in (-1, *sizes):
-            raise _invalid(
-                f"{key} must be nested lists of the shape {list(dimensions)},"
-                f" where -1 is any size: those at level {len(shape)} are not"
-            )
-        shape.extend(sizes)
-        level = list(itertools.chain.from_iterable(level))
-    return _values(level, expected).reshape(shape)
-
-
-def _values(values: list[Any], expected: Input) -> np.ndarray:
-    """Makes a flat array of JSON values, without loss."""
-    key, dtype, _ = expected
+    """Makes the array of an input from nested lists, without loss."""
+    key, dtype, dimensions = expected
     if dtype.kind == "O":
-        strings = np.empty(len(values), object)
-        strings[:] = [_string(key, value) for value in values]
+        if not isinstance(value, list):
+            raise _invalid(f"{key} must be a list of texts")
+        strings = np.empty(len(value), object)
+        strings[:] = [_string(key, text) for text in value]
         return strings
-    allowed = {int} if dtype.kind == "u" else {int, float}
-    if not set(map(type, values)) <= allowed:
-        wrong = next(v for v in values if type(v) not in allowed)
-        raise _invalid(f"{key}: {_shown(wrong)} is not a {dtype}")
-    if dtype.kind == "u":
-        for value in (min(values), max(values)) if values else ():
-            if not 0 <= value <= np.iinfo(dtype).max:
-                raise _invalid(f"{key}: {_shown(value)} is not a {dtype}")
-        return np.fromiter(values, dtype, len(values))
+    if value == []:  # An empty list has no further levels.
+        return np.zeros([0, *(max(size, 1) for size in dimensions[1:])], dtype)
+    form = f"nested lists of {dtype} of the shape {list(dimensions)}"
+    refused = _invalid(f"{key} must be {form}, where -1 is any size")
     try:
-        exact = np.fromiter(values, np.float64, len(values))
-    except OverflowError:  # An integer beyond float64.
-        exact = np.array([np.inf])
+        array = np.array(value)
+    except (OverflowError, ValueError) as e:  # Lists of several lengths.
+        raise refused from e
+    fits = array.ndim == len(dimensions) and all(
+        size in (-1, length)
+        for size, length in zip(dimensions, array.shape, strict=True)
+    )
+    if not fits or array.dtype.kind not in (
+        "iu" if dtype.kind == "u" else "iuf"
+    ):
+        raise refused
     with np.errstate(over="ignore"):
-        array = exact.astype(dtype)
-    if not np.isfinite(array).all():
-        raise _invalid(f"{key}: a number is not finite as {dtype}")
-    return array
+        result = array.astype(dtype)
+    if dtype.kind == "u":
+        is_same = np.array_equal(result, array)
+    else:
+        is_same = bool(np.isfinite(result).all())
+    if not is_same:
+        raise _invalid(f"{key} has a number that is not a finite {dtype}")
+    return result
 
 
 def _string(key: str, value: Any) -> bytes:
