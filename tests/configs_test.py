@@ -348,9 +348,6 @@ class _NoSummaries(tf.keras.callbacks.Callback):
     def histogram_seconds(self):
         return 0.0
 
-    def write_warning(self, text):
-        pass
-
     def close(self):
         pass
 

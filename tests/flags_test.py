@@ -362,6 +362,7 @@ embed --output=o --workdir=w --spark_options=spark.x=1 -> --runner=spark
 embed --output=o --workdir=w --spark_options="'"
 embed --output=o --workdir=w --spark_options=x=1 --runner=SparkRunner -> spark
 embed --output=o --workdir=w --beam_options="'"
+embed --output=o --workdir=w --runner=spark -> --shard_size
 """
 
 

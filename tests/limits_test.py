@@ -451,20 +451,18 @@ def test_a_converted_encoder_may_differ_a_little(
     module.encode = lambda x: x[:, 0, 0]
     name = kind.partition(" ")[0]
     converted = [(kind, b"content", lambda x: x[:, 0, 0])]
-    monkeypatch.setattr(tflite_onnx, "_reader", lambda *_: "")
     for function in ("_tflite", "_onnx"):
         monkeypatch.setattr(tflite_onnx, function, lambda *_: converted)
     images = np.ones([2, 1, 1, 3], np.float32)
 
     def write(found):
         monkeypatch.setattr(tflite_onnx, "compare", lambda *_: found)
-        return tflite_onnx.write(str(tmp_path), module, [name], images)
+        return [*tflite_onnx.write(str(tmp_path), module, [name], images)]
 
-    written, failures = write(inside)
-    assert len(written) == 1 and not failures
+    assert len(write(inside)) == 1
     for found in (outside, (np.nan, np.nan)):
-        written, failures = write(found)
-        assert not written and "differs" in failures[name]
+        with pytest.raises(errors.UserError, match="differs"):
+            write(found)
 
 
 # ---- Evaluation -------------------------------------------------------------

@@ -92,7 +92,6 @@ _INPUTS = {
         "has no split 'test'"
     ),
     "evaluate --workdir={run} --protocols=head": "head",
-    "evaluate --workdir={run} --dataset=birdsnap --data_dir={empty}": (
         "--transfer_datasets=birdsnap=folder:PATH"
     ),
     "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
@@ -112,11 +111,10 @@ _INPUTS = {
     "embed --workdir={run} --shard_size=100 --output={shards}/d.npz": (
         "{shards}/d.json"
     ),
-    "WITHOUT=apache_beam embed --workdir={run} --output={new}"
+    "WITHOUT=apache_beam embed --workdir={run} --output={new} --shard_size=9"
     " --runner=DirectRunner": "--runner=DirectRunner",
-    "WITHOUT=pyspark embed --workdir={run} --output={new} --runner=spark": (
-        "--runner=spark"
-    ),
+    "WITHOUT=pyspark embed --workdir={run} --output={new} --shard_size=9"
+    " --runner=spark": "--runner=spark",
     "datasets --show=digits --output={file}/sheet.png": "{file}/sheet.png",
 }
 

@@ -48,7 +48,6 @@ from tf_contrastive.tensorboard import (
     examples,
     hparams,
     projector,
-    run_summary,
     scalars,
 )
 from tf_contrastive.views import RunViews
@@ -541,7 +540,6 @@ def _summaries(
                 [mean.name for mean in model.metrics],
                 ranks=bool(every_epochs),
             ),
-            lambda: run_summary.write_texts(run.options, model),
         ],
         histograms=(
             tensorboard.Histograms(host_copy, model, made)

@@ -23,6 +23,7 @@ _PRETRAIN = (
     " --profile_steps=2,3"
 )
 _EMBED = _TFC + "embed --saved_model=run/export/1 --input=digits --output="
+_SHARD = "import numpy; found = numpy.load('{}-00000-of-00001.npz')"
 _SAME = """
 import numpy
 expected = numpy.load("plain.npz")
@@ -162,13 +163,13 @@ _USES = {
         _code(_ONNX),
     ],
     "beam": [
-        f"{_EMBED}beam.npz --runner=DirectRunner",
-        _code("import numpy; found = numpy.load('beam.npz')" + _SAME),
+        f"{_EMBED}beam.npz --runner=DirectRunner --shard_size=9999",
+        _code(_SHARD.format("beam") + _SAME),
     ],
     "spark": [
-        f"{_EMBED}spark.npz --runner=spark"
+        f"{_EMBED}spark.npz --runner=spark --shard_size=9999"
         " --spark_options=spark.master=local[1]",
-        _code("import numpy; found = numpy.load('spark.npz')" + _SAME),
+        _code(_SHARD.format("spark") + _SAME),
     ],
     "heic": [_code(_HEIC), _PHOTOS, _code(_SEEN)],
     "profile": [_code(_TENSORBOARD)],

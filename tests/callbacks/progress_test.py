@@ -22,7 +22,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_a_line_per_epoch_in_a_file_and_a_bar_on_a_terminal():
+def test_progress_is_a_line_per_epoch_in_a_file_and_one_on_a_terminal():
     file, terminal = io.StringIO(), _Terminal()
     counting_model.fit(
         [1, 2, 3, 4, 5, 6],
@@ -34,11 +34,11 @@ def test_progress_is_a_line_per_epoch_in_a_file_and_a_bar_on_a_terminal():
     assert traced == "step       being traced and compiled"
     assert first.startswith("epoch 1/2  step 3/6  loss 2.0000  ")
     assert last.startswith("epoch 2/2  step 6/6  loss 5.0000  ")
-    assert re.search(r"images/s  input wait 0%  ETA \d:\d\d:\d\d$", first)
-    assert last.endswith("ETA 0:00:00")
+    assert re.search(r"ETA \d:\d\d:\d\d  .+ images/s  input wait 0%$", first)
+    assert "ETA 0:00:00" in last
     assert "\r" not in file.getvalue()
     shown = terminal.getvalue()
-    assert "\r\x1b[K[====        ]  epoch 1/2  step 1/6" in shown
+    assert "\r\x1b[Kepoch 1/2  step 1/6" in shown
     assert shown.count("\n") == 2
 
 
@@ -136,15 +136,7 @@ def test_redrawn_lines_fit_the_terminal(columns, monkeypatch):
     fits = {
         20: ["epoch 1/100"],
         80: ["step 1,000/", "loss", "427 images/s", "ETA 16:30:00"],
-        140: [
-            "[====",
-            "step",
-            "probe",
-            "online 1NN",
-            "images/s",
-            "ETA",
-            "wait",
-        ],
+        140: ["step", "probe", "online 1NN", "images/s", "ETA", "wait"],
     }
     assert all(part in shown for part in fits[columns]), shown
 
@@ -171,15 +163,13 @@ def _run_epochs(callback, *epochs):
 
 
 def test_collapse_and_chance_level_are_reported_once(capsys):
-    texts = []
-    callback = callbacks.CollapseWarning(4.844, write=texts.append)
+    callback = callbacks.CollapseWarning(4.844)
     # Two epochs in a row are not enough.
     _run_epochs(callback, (0.01, 4), (0.01, 4), (0.5, 4), (0.9, 4.85))
     _run_epochs(callback, (0.9, 4.7), (0.9, 4.85), (0.01, 4.845))
-    assert capsys.readouterr().err == "" and not texts
+    assert capsys.readouterr().err == ""
     _run_epochs(callback, (0.9, 4.84))
     assert "stayed at 4.840, the chance level" in capsys.readouterr().err
     _run_epochs(callback, *[(0.01, 4)] * 5)
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and message.startswith("collapse: ")
-    assert len(texts) == 2 and message == f"{texts[1]}\n"

@@ -127,8 +127,8 @@ def test_a_later_attempt_of_a_job_need_not_wait(
         lock.check()
 
 
-def test_the_owner_renews_and_notices_its_successor(
-    tmp_path, monkeypatch, capsys
+def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
+    tmp_path, monkeypatch
 ):
     monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
     file = tmp_path / "pretrain.lock"
@@ -140,12 +140,12 @@ def test_the_owner_renews_and_notices_its_successor(
             json.dumps(json.loads(file.read_text()) | {"token": "other"})
         )
         time.sleep(0.2)
-    assert "stop one of the two" in capsys.readouterr().err
+    assert json.loads(file.read_text())["token"] == "other"
     assert file.exists()  # It is the other's.
 
 
 def test_a_lock_that_vanishes_is_written_again_and_a_folder_is_not(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch
 ):
     monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
     folder = tmp_path / "run"
@@ -156,11 +156,7 @@ def test_a_lock_that_vanishes_is_written_again_and_a_folder_is_not(
             assert time.monotonic() < until
             time.sleep(0.01)
         shutil.rmtree(folder)
-        said = ""
-        while "is gone" not in said:
-            assert time.monotonic() < until, said
-            time.sleep(0.01)
-            said += capsys.readouterr().err
+        time.sleep(0.2)
     assert not folder.exists()
 
 

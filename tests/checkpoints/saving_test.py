@@ -25,15 +25,6 @@ from tf_contrastive.checkpoints import storage
 from tf_contrastive.distribution import failures
 
 
-def test_another_tensorflow_resumes_with_a_warning(
-    tmp_path, capsys, monkeypatch
-):
-    write_steps(tmp_path)
-    monkeypatch.setattr(tf, "__version__", "2.99.0")
-    open_checkpoints(tmp_path)
-    assert "resumes with 2.99.0" in capsys.readouterr().err
-
-
 def test_changed_data_are_refused_by_count(tmp_path):
     data = dataclasses.replace(INFO, num_classes=2, label_names=("a", "b"))
 

@@ -5,10 +5,7 @@ import errno
 import io
 import json
 import os
-import pathlib
 import re
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -127,7 +124,7 @@ def test_the_probe_of_the_run_classifies(workdir, exported, split):
     expected = tf.nn.softmax(features @ kernel + bias).numpy()
     np.testing.assert_allclose(probabilities, expected, atol=1e-4)
     np.testing.assert_array_equal(labels, expected.argmax(axis=1))
-    assert "probabilities: float32 [N, 10]" in out
+    assert "classify" in out
     with open(f"{path}/assets/label_names.txt") as file:
         assert file.read().split() == [str(digit) for digit in range(10)]
 
@@ -221,31 +218,7 @@ def test_the_differences_are_reported(exported):
         size = os.path.getsize(f"{path}/{one['file']}")
         assert one["bytes"] == size
         assert re.search(rf"{one['file']} .*{size:,} ", out)
-        assert f"| `{one['file']}` | {one['reader']} | {size:,} |" in card
-        named = "opset 17" if one["format"] == "onnx" else tf.__version__
-        assert named in one["reader"]
-
-
-@pytest.mark.slow
-def test_tflite_is_run_by_litert_where_it_is_installed(tmp_path, monkeypatch):
-    models = []
-
-    class Interpreter(tf.lite.Interpreter):
-        def __init__(self, model_content):
-            models.append(model_content)
-            super().__init__(model_content=model_content)
-
-    litert = types.ModuleType("ai_edge_litert.interpreter")
-    litert.Interpreter = Interpreter
-    for name in ("ai_edge_litert", "ai_edge_litert.interpreter"):
-        monkeypatch.setitem(sys.modules, name, litert)
-    path = exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
-    files = [one["file"] for one in exporting.details(path)["formats"]]
-    assert models == [pathlib.Path(path, file).read_bytes() for file in files]
-    # A package that is absent.
-    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    path = exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
-    assert len(exporting.details(path)["formats"]) == len(models) == 3
+        assert f"| {one['file']} | {one['reader']} | {size:,} |" in card
 
 
 def _tiny():
@@ -272,31 +245,24 @@ def _converter(error=None):
     ],
 )
 def test_what_is_finished_is_kept_when_a_format_fails(
-    replaced, reason, workdir, tmp_path, monkeypatch, capsys
+    replaced, reason, workdir, tmp_path, monkeypatch
 ):
-    for name, value in {"_reader": lambda *_: "", **replaced}.items():
+    for name, value in replaced.items():
         monkeypatch.setattr(tflite_onnx, name, value)
-    fails_first = reason == "differs"
     monkeypatch.setattr(tflite_onnx, "compare", lambda *_: (0.0, 1.0))
-    with pytest.raises(exporting.PartialExportError) as caught:
+    with pytest.raises(errors.UserError, match=f"tflite.*{reason}") as caught:
         _export(workdir, tmp_path, format="savedmodel,tflite")
-    assert caught.value.status == 2
-    assert "tflite" in str(caught.value) and reason in str(caught.value)
     path = exporting.find(str(tmp_path / "export"))
-    assert caught.value.path == path and f"exported: {path}" in (
-        capsys.readouterr().out
-    )
-    assert exporting.load(path)(np.zeros([1, 8, 8, 3], np.float32)).shape[0]
+    assert path in str(caught.value)
     written = [one["file"] for one in exporting.details(path)["formats"]]
-    assert written == ([] if fails_first else ["encoder.tflite"])
-    assert sorted(os.listdir(path)).count("encoder.tflite") == len(written)
+    assert written == ([] if reason == "differs" else ["encoder.tflite"])
+    assert os.listdir(path).count("encoder.tflite") == len(written)
 
 
 def test_a_full_disk_ends_an_export(tmp_path, monkeypatch):
     full = _converter(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr(tflite_onnx, "_tflite", full)
     monkeypatch.setattr(tflite_onnx, "compare", lambda *_: (0.0, 1.0))
-    monkeypatch.setattr(tflite_onnx, "_reader", lambda *_: "")
     with pytest.raises(errors.UserError, match="free some space"):
         exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
     assert list(tmp_path.iterdir()) == []
@@ -311,11 +277,11 @@ def test_the_card_describes_data_recipe_and_evaluation(
     with open(f"{exported[0]}/README.md") as file:
         card = file.read()
     for text in (
-        "| `serving_default` | `images`: uint8 `[N, H, W, 3]`, any size |",
+        "| `serving_default` | `images`: uint8 `[N, H, W, 3]` of any size |",
         "`projection`: float32 `[N, 16]`",
-        "`classify` is a linear probe",
+        "not calibrated, of a linear probe",
         "digits, split train, 1,437 images, 10 classes; step 1",
-        "| knn k=1 | digits | 0.9123 | 0.9023 to 0.9223 | 360 |",
+        "| knn k=1 | digits | 0.9123 | 0.9023 to 0.9223 |",
         "| linear | digits | 0.9500 |",
         "| transfer dtd linear | dtd | 0.2500 |",
         "Of step 0 (the export: step 1)",

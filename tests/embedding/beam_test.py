@@ -18,6 +18,7 @@ from tf_contrastive.config import fields
 pytestmark = [pytest.mark.slow, pytest.mark.early]
 
 # Two processes, as a distributed runner has many.
+_SHARD = "d-00000-of-00001.npz"
 _TWO = "--direct_num_workers=2 --direct_running_mode=multi_processing"
 
 
@@ -194,9 +195,10 @@ def test_an_encoder_that_is_no_export_is_exported_for_workers(
             output=tmp_path / folder / "d.npz",
             saved_model=name,
             input="digits",
+            shard_size=999,
             runner=runner,
         )
-    here, beam = (np.load(tmp_path / x / "d.npz") for x in ("here", "beam"))
+    here, beam = (np.load(tmp_path / x / _SHARD) for x in ("here", "beam"))
     np.testing.assert_allclose(
         here["embeddings"], beam["embeddings"], rtol=1e-4, atol=1e-5
     )
@@ -218,10 +220,11 @@ def test_workers_read_derived_datasets(name, tmp_path):
             saved_model="pretrained:digits-supcon-resnet10",
             input=name,
             split="test[:40]",
+            shard_size=999,
             runner=runner,
             beam_options=_TWO if runner else "",
         )
-    here, beam = (np.load(tmp_path / x / "d.npz") for x in ("here", "beam"))
+    here, beam = (np.load(tmp_path / x / _SHARD) for x in ("here", "beam"))
     np.testing.assert_array_equal(here["labels"], beam["labels"])
     np.testing.assert_allclose(
         here["embeddings"], beam["embeddings"], rtol=1e-4, atol=1e-5
@@ -229,6 +232,7 @@ def test_workers_read_derived_datasets(name, tmp_path):
 
 
 def test_an_unknown_runner_is_named(workdir, tmp_path):
+    output, values = tmp_path / "new" / "d.npz", {"shard_size": 9}
     with pytest.raises(errors.UserError, match="runner=DirctRunner"):
-        _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")
+        _embed(workdir, output, runner="DirctRunner", **values)
     assert not list(tmp_path.iterdir())

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory):
-    """The encoder of a run, and an export of it."""
+    """An export of a run's encoder."""
     folder = tmp_path_factory.mktemp("run")
     saved_run.make(folder / "run")
     exporting.export(str(folder / "run"), str(folder / "export"))
-    return exporting.load(str(folder / "run")), f"{folder}/export/1"
+    return f"{folder}/export/1"
 
 
 @pytest.fixture
@@ -45,37 +45,35 @@ def _job(images, output, **values):
 
 
 def test_a_worker_unlike_the_first_process_is_refused(export, images, tmp_path):
-    encoder, saved_model = export
     job = _job(images, tmp_path / "out" / "d.npz")
     shards = jobs.begin(job, {})
     part = next(remote.parts(job, shards))
-    with remote.work(job, saved_model, encoder) as work:
+    work = remote.Work.of(job, export)
 
-        def refused(other, message):
-            with pytest.raises(errors.UserError, match=message):
-                other.embed(part)
-            assert not list((tmp_path / "out").glob("d-*"))
+    def refused(other, message):
+        with pytest.raises(errors.UserError, match=message):
+            other.embed(part)
+        assert not list((tmp_path / "out").glob("d-*"))
 
-        for name in ("tf_contrastive", "tensorflow", "Pillow"):
-            versions = work.versions | {name: "0.0"}
-            refused(
-                dataclasses.replace(work, versions=versions),
-                f"{name} is .* 0.0 where the job was started",
-            )
-        # Its workers export to other folders, or do not see this one.
-        for lacking in ("saved_model", "token"):
-            elsewhere = {lacking: f"{tmp_path}/no/1"}
-            refused(dataclasses.replace(work, **elsewhere), f"{tmp_path}/no.*")
-        # Without the folder, each image would be listed as unreadable.
-        images.rename(tmp_path / "moved")
-        refused(work, "images is not on the worker")
-        (tmp_path / "moved").rename(images)
-        assert work.embed(part) == ""
-        # Another token, as of another job, at which the worker looks again.
-        token = work.token.replace("/out/", "/out/./")
-        other = dataclasses.replace(work, token=token, probe=work.probe * 1.01)
-        assert "differ by 9.9e-03 of the largest" in other.embed(part)
-    # The token is gone, too.
+    for name in ("tf_contrastive", "tensorflow", "Pillow"):
+        versions = work.versions | {name: "0.0"}
+        refused(
+            dataclasses.replace(work, versions=versions),
+            f"{name} is .* 0.0 where the job was started",
+        )
+    # Its workers export to other folders, or do not see this one.
+    gone = str(tmp_path / "no" / "d.npz")
+    elsewhere = dataclasses.replace(work.job, output=gone)
+    refused(dataclasses.replace(work, job=elsewhere), f"{tmp_path}/no is not")
+    refused(
+        dataclasses.replace(work, saved_model=f"{tmp_path}/no/1"),
+        f"{tmp_path}/no/1 is not",
+    )
+    # Without the folder, each image would be listed as unreadable.
+    images.rename(tmp_path / "moved")
+    refused(work, "images is not on the worker")
+    (tmp_path / "moved").rename(images)
+    work.embed(part)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "d.json",
         "d-00000-of-00002.npz",
@@ -83,37 +81,25 @@ def test_a_worker_unlike_the_first_process_is_refused(export, images, tmp_path):
 
 
 def test_a_shard_that_is_there_is_kept(export, images, tmp_path):
-    encoder, saved_model = export
     job = _job(images, tmp_path / "d.npz")
-    with remote.work(job, saved_model, encoder) as work:
-        first, second = remote.parts(job, jobs.begin(job, {}))
-        work.embed(first)
-        before = (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns
-        work.embed(first)
-        # What an attempt leaves that ends before it writes its shard.
-        with open(second.shard.bad_path, "w") as file:
-            file.write(json.dumps({"missing": ["an image"]}))
-        work.embed(second)
+    work = remote.Work.of(job, export)
+    first, second = remote.parts(job, jobs.begin(job, {}))
+    work.embed(first)
+    before = (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns
+    work.embed(first)
+    # What an attempt leaves that ends before it writes its shard.
+    with open(second.shard.bad_path, "w") as file:
+        file.write(json.dumps({"missing": ["an image"]}))
+    work.embed(second)
     assert (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns == before
     assert np.load(second.shard.path)["indices"].tolist() == [3, 4, 5]
     assert jobs.bad_images(job) == []
-
-
-def test_a_single_file_of_an_earlier_job_is_replaced(export, images, tmp_path):
-    encoder, saved_model = export
-    job = dataclasses.replace(_job(images, tmp_path / "d.npz"), shard_size=0)
-    (tmp_path / "d.npz").write_text("old")
-    with remote.work(job, saved_model, encoder) as work:
-        (part,) = remote.parts(job, jobs.begin(job, {}))
-        work.embed(part)
-    assert len(np.load(tmp_path / "d.npz")["embeddings"]) == 6
 
 
 def test_a_prepared_dataset_is_opened_as_where_the_job_was_started(
     export, tmp_path
 ):
     """Workers of TensorFlow Datasets open it by its name: also the label."""
-    encoder, saved_model = export
     pixels = np.random.default_rng(0).integers(0, 256, [4, 8, 8, 3], np.uint8)
     write_prepared(
         tmp_path / "tfds",
@@ -136,11 +122,13 @@ def test_a_prepared_dataset_is_opened_as_where_the_job_was_started(
     source = datasets.source(
         "four", "train", data_dir=str(tmp_path / "tfds"), reading=reading
     )
-    job = jobs.Job(source, 8, str(tmp_path / "d.npz"), opener=opener)
-    with remote.work(job, saved_model, encoder) as work:
-        (part,) = remote.parts(job, jobs.begin(job, {}))
-        work.embed(part)
-    assert np.load(tmp_path / "d.npz")["labels"].tolist() == [1, 0, 1, 1]
+    job = jobs.Job(
+        source, 8, str(tmp_path / "d.npz"), shard_size=9, opener=opener
+    )
+    (part,) = remote.parts(job, jobs.begin(job, {}))
+    remote.Work.of(job, export).embed(part)
+    name = "d-00000-of-00001.npz"
+    assert np.load(tmp_path / name)["labels"].tolist() == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -113,22 +113,8 @@ def test_wrong_options_end_the_command_first(
         _embed(
             workdir,
             tmp_path / "new" / "d.npz",
+            shard_size=100,
             runner="spark",
             spark_options=properties,
         )
     assert not os.listdir(tmp_path)
-
-
-def test_a_worker_that_computes_otherwise_is_reported(
-    workdir, tmp_path, capsys
-):
-    _embed(
-        workdir,
-        tmp_path / "d.npz",
-        shard_size=200,
-        runner="spark",
-        spark_options="spark.master=local[1]"
-        " spark.executorEnv.TF_ENABLE_ONEDNN_OPTS=0",
-    )
-    assert "computes otherwise" in capsys.readouterr().err
-    assert len(os.listdir(tmp_path)) == 3

@@ -14,13 +14,11 @@ import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
 from tensorflow_serving.apis import (
     predict_pb2,
     prediction_log_pb2,
     prediction_service_pb2_grpc,
 )
-from tensorflow_serving.config import model_server_config_pb2
 
 from tf_contrastive import exporting
 
@@ -96,17 +94,6 @@ def test_warmup_requests_call_every_signature(base):
     }
 
 
-@pytest.mark.slow
-def test_the_server_configuration_is_valid(base):
-    with open(f"{base}/2/assets.extra/models.config") as file:
-        parsed = text_format.Parse(
-            file.read(), model_server_config_pb2.ModelServerConfig()
-        )
-    (model,) = parsed.model_config_list.config
-    assert (model.name, model.base_path) == ("encoder", "/models/encoder")
-    assert model.model_version_policy.latest.num_versions == 1
-
-
 # ---- launch/serve -----------------------------------------------------------
 
 _DOCKER = """#!{python}
@@ -159,7 +146,8 @@ def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
         "--security-opt=no-new-privileges",
         f"--mount=type=bind,source={base},target=/models/encoder,readonly",
         "tensorflow/serving:2.15.1",
-        "--model_config_file=/models/encoder/2/assets.extra/models.config",
+        "--model_name=encoder",
+        "--model_base_path=/models/encoder",
         "--enable_batching",
         "--batching_parameters_file="
         "/models/encoder/2/assets.extra/batching_parameters.txt",

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import shutil
-import types
+import weakref
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from tf_contrastive.base.errors import UserError
 from tf_contrastive.serving import versions as module
 from tf_contrastive.serving.rest import Input, RestError
 from tf_contrastive.serving.saved_model import (
-    BadVersionError,
     SavedModel,
     Signature,
 )
@@ -35,10 +34,7 @@ class _Model(SavedModel):
             )
             for name, outputs in json.loads(text).items()
         }
-        self.text, self.is_closed = text, False
-
-    def close(self):
-        self.is_closed = True
+        self.text = text
 
 
 _GOOD = '{"a": ["x", "y"], "b": ["x"]}'
@@ -47,14 +43,9 @@ _BROKEN = '{"a": '
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch):
-    """Seconds that `monotonic` returns, in a list."""
-    now = [100.0]
-    fake = types.SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(module, "time", fake)
+def patched(monkeypatch):
     monkeypatch.setattr(module, "SavedModel", _Model)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
-    return now
 
 
 @pytest.fixture
@@ -76,8 +67,8 @@ def _write(base, number, text):
 
 
 def _served(versions):
-    with versions.using(None) as (number, model):
-        return number, model.text
+    number, model = versions.model(None)
+    return number, model.text
 
 
 def _follow(versions, is_done):
@@ -120,11 +111,8 @@ def test_at_the_start_the_newest_good_version_is_served(base):
         with pytest.raises(RestError) as refused:
             versions.status(number)
         assert refused.value.status == 404
-        with (
-            pytest.raises(RestError) as refused,
-            versions.using(number),
-        ):
-            pass
+        with pytest.raises(RestError) as refused:
+            versions.model(number)
         assert refused.value.status == 404
 
 
@@ -166,8 +154,8 @@ def test_another_input_is_bad(base):
     versions = module.Versions(str(base))
     _write(base, 2, '{"other": [], "b": []}')
     _follow(versions, lambda: versions.number == 2)
-    with versions.using(2) as (_, model):
-        model.signatures["other"] = Signature(_KEY, [], None)
+    _, model = versions.model(2)
+    model.signatures["other"] = Signature(_KEY, [], None)
     _write(base, 3, '{"other": [], "b": []}')
     _follow(versions, lambda: 3 in _errors(versions))
     assert versions.number == 2
@@ -195,25 +183,6 @@ def test_an_older_one_is_served_if_the_served_one_is_removed(base):
     shutil.rmtree(base / "1")
     _follow(versions, lambda: True)
     assert _served(versions) == (1, _GOOD)
-
-
-def test_only_a_failure_to_load_is_tried_again(base, clock, monkeypatch):
-    """After ten seconds; a bad version after its files have changed."""
-    versions = module.Versions(str(base))
-    tried, errors = [], [OSError("away"), BadVersionError("not finite")]
-
-    def load(path):
-        tried.append(path)
-        raise errors.pop(0)
-
-    monkeypatch.setattr(module, "SavedModel", load)
-    _write(base, 2, _BETTER)
-    for seconds, times in ((0, 1), (9.9, 1), (0.2, 2), (1e6, 2)):
-        clock[0] += seconds
-        _follow(versions, lambda n=times: len(tried) == n)
-    monkeypatch.setattr(module, "SavedModel", _Model)
-    _write(base, 2, _GOOD)
-    _follow(versions, lambda: versions.number == 2)
 
 
 def test_a_bad_version_is_tried_again_after_another_is_served(base):
@@ -244,10 +213,12 @@ def test_files_that_change_while_they_are_loaded_are_not_served(
     assert versions.number == 1
 
 
-def test_a_replaced_version_is_closed_after_its_last_request(base):
+def test_a_replaced_version_is_freed_after_its_last_request(base):
     versions = module.Versions(str(base))
-    with versions.using(None) as (_, model):
-        _write(base, 2, _GOOD)
-        _follow(versions, lambda: versions.number == 2)
-        assert not model.is_closed
-    assert model.is_closed
+    _, model = versions.model(None)
+    there = weakref.ref(model)
+    _write(base, 2, _GOOD)
+    _follow(versions, lambda: versions.number == 2)
+    assert there()
+    del model
+    assert not there()

@@ -22,14 +22,6 @@ def announce(
     info, sizes = source.info, source.class_sizes()
     views, encoder = options.views, options.encoder.label
     each = "" if sizes is None else f", {_range(sizes)} images each"
-    mixed = "".join(
-        f", {name} of alpha {alpha:g}"
-        for name, alpha in (
-            ("MixUp", views.mixup_alpha),
-            ("CutMix", views.cutmix_alpha),
-        )
-        if alpha
-    )
     if isinstance(options.encoder, ResNet):
         width, stem = options.encoder.width, options.encoder.stem
         encoder += f", width {width:g}, {stem} stem"
@@ -38,7 +30,7 @@ def announce(
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
         f" {info.labelling}{each}",
         f"views      {views.views} x {views.policy.label} at"
-        f" {views.side}x{views.side}{mixed}",
+        f" {views.side}x{views.side}",
         f"encoder    {encoder}, {options.runtime.precision}",
         f"loss       {options.loss.label}, {options.optimizer.label},"
         f" {options.schedule.epochs} epoch(s) of {steps_per_epoch} step(s)"

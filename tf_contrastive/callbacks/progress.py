@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import tensorflow as tf
@@ -42,9 +42,9 @@ _METRICS = {
 class Progress(tf.keras.callbacks.Callback):
     """Shows step, metrics, speed and remaining time, on stderr by default.
 
-    On a terminal it rewrites one line, with what fits into it; elsewhere, also
-    in a notebook, it writes a line per epoch, and one every half minute of a
-    longer epoch. The speed does not count the first step, which is traced.
+    On a terminal it rewrites one line, which is cut to its width; elsewhere,
+    also in a notebook, it writes a line per epoch, and one every half minute of
+    a longer epoch. The speed does not count the first step, which is traced.
     `epochs` are those of the whole run; see `Throughput` for
     `excluded_seconds`.
     """
@@ -65,7 +65,6 @@ class Progress(tf.keras.callbacks.Callback):
         self._batch_size = batch_size
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._end = "" if self._live else "\n"
         self._interval = _LIVE_INTERVAL if self._live else _INTERVAL
         self._rate, self._wait = 0.0, 0.0
         self._last_shown = self._last_read = 0.0
@@ -73,11 +72,8 @@ class Progress(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the clock, and says what the run waits for."""
         self._throughput: Throughput | None = None
-        text = "step       being traced and compiled"
-        if self._live:
-            text = text[: self._columns() - 1]
-        self._write(text + self._end)
-        # The bar appears with the first step.
+        self._show("step       being traced and compiled")
+        # The line of a terminal appears with the first step.
         self._last_shown = 0.0 if self._live else time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
@@ -90,20 +86,13 @@ class Progress(tf.keras.callbacks.Callback):
         if not self._live and batch + 1 == self.params["steps"]:
             return  # The line of the epoch follows.
         self._read()
-        parts = self._parts(logs)
-        if self._live:
-            done = round((batch + 1) / self.params["steps"] * 12)
-            parts = [(9, f"[{'=' * done:12}]"), *parts]
-            parts = _fitting(parts, self._columns() - 1)
-        self._write(_joined(parts) + self._end)
-        self._last_shown = time.perf_counter()
+        self._show(self._line(logs))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Leaves a line for the epoch."""
         if not self._live:
             self._read()
-            self._last_shown = time.perf_counter()
-        self._write(f"{_joined(self._parts(logs))}\n")
+        self._show(self._line(logs), stays=True)
 
     def _read(self) -> None:
         """Reads the speed, of which the last seconds count most."""
@@ -116,6 +105,17 @@ class Progress(tf.keras.callbacks.Callback):
         self._rate += weight * (rate - self._rate)
         self._wait += weight * (wait - self._wait)
 
+    def _show(self, text: str, stays: bool = False) -> None:
+        if not self._live:
+            text = f"{text}\n"
+        elif stays:
+            text = f"\r\x1b[K{text}\n"
+        else:
+            text = f"\r\x1b[K{text[: self._columns() - 1]}"
+        self._stream.write(text)
+        self._stream.flush()
+        self._last_shown = time.perf_counter()
+
     def _columns(self) -> int:
         try:
             columns = os.get_terminal_size(self._stream.fileno()).columns
@@ -123,49 +123,29 @@ class Progress(tf.keras.callbacks.Callback):
             columns = 0
         return columns or _COLUMNS
 
-    def _write(self, text: str) -> None:
-        self._stream.write(("\r\x1b[K" if self._live else "") + text)
-        self._stream.flush()
-
-    def _parts(self, logs: dict[str, Any]) -> list[tuple[int, str]]:
-        """Returns the parts of the line, each after its rank by importance."""
+    def _line(self, logs: dict[str, Any]) -> str:
+        """Returns the line; what is most important comes first."""
         step = int(self.model.optimizer.iterations.numpy())
         total = self._epochs * self._steps_per_epoch
         parts = [
-            (0, f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}"),
-            (1, f"step {step:,}/{total:,}"),
+            f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}",
+            f"step {step:,}/{total:,}",
         ]
-        shown = [name for name in _METRICS if name in logs]
-        for rank, name in enumerate(shown):
-            text = _METRICS[name].format(logs[name])
-            # After the first follow the time left and the speed.
-            parts.append((2 if rank == 0 else 4 + rank, text))
+        shown = [
+            text.format(logs[name])
+            for name, text in _METRICS.items()
+            if name in logs
+        ]
+        speed = []
         if self._rate:
             seconds = min((total - step) / self._rate, 3.6e6)
-            left = datetime.timedelta(seconds=round(seconds))
-            speed = self._rate * self._batch_size
-            parts += [
-                (4, f"{speed:,.0f} images/s"),
-                (3, f"ETA {left}"),
+            speed = [
+                f"ETA {datetime.timedelta(seconds=round(seconds))}",
+                f"{self._rate * self._batch_size:,.0f} images/s",
             ]
             if not math.isnan(self._wait):
-                parts.insert(-1, (8, f"input wait {self._wait:.0%}"))
-        return parts
-
-
-def _joined(parts: Sequence[tuple[int, str]]) -> str:
-    return "  ".join(text for _, text in parts)
-
-
-def _fitting(
-    parts: list[tuple[int, str]], columns: int
-) -> list[tuple[int, str]]:
-    """Returns the most important parts that fit into a line, in their order."""
-    kept = sorted(parts)
-    while len(_joined(kept)) > columns and len(kept) > 1:
-        kept.pop()
-    texts = [(rank, text[:columns]) for rank, text in parts]
-    return [part for part in texts if part[0] <= kept[-1][0]]
+                speed.append(f"input wait {self._wait:.0%}")
+        return "  ".join([*parts, *shown[:1], *speed, *shown[1:]])
 
 
 class CollapseWarning(tf.keras.callbacks.Callback):
@@ -180,7 +160,6 @@ class CollapseWarning(tf.keras.callbacks.Callback):
         without batch normalization starts so.
       one_network: whether it makes both embeddings of a positive pair; keys of
         a momentum encoder come near only once it has followed.
-      write: takes each warning, too.
     """
 
     def __init__(
@@ -188,13 +167,11 @@ class CollapseWarning(tf.keras.callbacks.Callback):
         chance_loss: float | None,
         warmup_epochs: float = 0.0,
         one_network: bool = True,
-        write: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__()
         self._chance_loss = chance_loss
         self._warmup_epochs = warmup_epochs
         self._one_network = one_network
-        self._write = write
         # Problem -> epochs in a row.
         self._epochs: dict[str, int] = {}
 
@@ -215,7 +192,6 @@ class CollapseWarning(tf.keras.callbacks.Callback):
                     " TensorBoard"
                 )
                 terminal.warning(text)
-                self._write(text)
 
     def _stuck(self, loss: float) -> dict[str, str]:
         """Returns what is wrong with an epoch's loss."""

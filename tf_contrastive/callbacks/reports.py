@@ -54,7 +54,6 @@ def reports(
         references(options, source).get("loss"),
         options.schedule.warmup_epochs or 0.0,
         one_network=not options.loss.takes_keys,
-        write=summaries.write_warning,
     )
     if window := read_step_window(options.runtime.profile_steps):
         yield tensorboard.Profile(events, *window)

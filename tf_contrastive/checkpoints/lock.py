@@ -167,16 +167,12 @@ class FolderLock:
             # A full disk or a lost connection does not end the run.
             with contextlib.suppress(tf.errors.OpError, errors.UserError):
                 owner = self._read()
-                if owner is None and not tf.io.gfile.isdir(self._folder):
-                    terminal.warning(f"{self._folder} is gone")
-                    return
-                if owner and owner["token"] != self._owner["token"]:
-                    terminal.warning(
-                        f"{self._folder}: another process has taken the lock"
-                        f" {self._path}: stop one of the two"
-                    )
-                    return
-                self._write()
+                # The next save reports another owner, and a folder that is
+                # gone.
+                if owner or tf.io.gfile.isdir(self._folder):
+                    if owner and owner["token"] != self._owner["token"]:
+                        return
+                    self._write()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import datasets, distribution, flags
-from tf_contrastive.base import errors, files, installation, terminal
+from tf_contrastive.base import errors, files, installation
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.checkpoints.epoch_means import EpochMeans
 from tf_contrastive.checkpoints.finite import check_finite
@@ -110,13 +110,6 @@ class Checkpoints:
         )
         if storage.checkpoint_paths(self.directory):
             _check_data(folder, written, metadata, run_config)
-            before, now = (x.get("tensorflow") for x in (written, metadata))
-            if before != now:
-                terminal.warning(
-                    f"{folder} was trained by TensorFlow {before} so far, and"
-                    f" resumes with {now}: the result is as good, but not equal"
-                    " bit for bit"
-                )
         previous = written.get("variables")
         if previous is not None and _counted(previous) != _counted(variables):
             differences = [

@@ -18,6 +18,9 @@ from tf_contrastive.config.dataset import AtPath
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.fields import Command, Terminal, group
 
+# Engine -> a runner of it.
+_RUNNERS = {"beam": "DirectRunner", "spark": "spark"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Embed(Command):
@@ -59,24 +62,26 @@ class Embed(Command):
                 f" {arg('input', 'DATASET')}: an export does not name its"
                 " dataset"
             )
-        if e.beam_options and e.engine != "beam":
+        for engine, given in (
+            ("beam", e.beam_options),
+            ("spark", e.spark_options),
+        ):
+            if given and e.engine != engine:
+                usual = arg("runner", _RUNNERS[engine])
+                raise UserError(
+                    f"{arg(f'{engine}_options', given)} has no effect without"
+                    f" {usual}: set it"
+                )
+        if e.engine and not e.shard_size:
             raise UserError(
-                f"{arg('beam_options', e.beam_options)} has no effect without"
-                f" a runner of Apache Beam: set {arg('runner', 'DirectRunner')}"
-                " or another one"
-            )
-        if e.spark_options and e.engine != "spark":
-            raise UserError(
-                f"{arg('spark_options', e.spark_options)} has no effect"
-                f" without {arg('runner', 'spark')}: set it"
+                f"{arg('runner', e.runner)} embeds a file after another on its"
+                f" workers: set {arg('shard_size')}, such as 10000"
             )
 
 
 def run(options: Embed) -> int:
     """Embeds a split, in order, and writes it with its labels if it has any."""
     with terminal.without_start_lines():
-        import tensorflow as tf
-
         from tf_contrastive import datasets, embedding, exporting
         from tf_contrastive.embedding import job as jobs
 
@@ -104,7 +109,7 @@ def run(options: Embed) -> int:
     shape = exporting.image_shape(encoder)
     extra = shape[2] - 3
     check_encoder_channels(extra, source.info.name, source.info.extra_channels)
-    features = int(encoder(tf.zeros([1, *shape])).shape[-1])
+    features = exporting.num_features(encoder)
     of_tfds = source.arrays is None and not isinstance(
         dataset.read(dataset.image_dataset(name)), AtPath
     )
@@ -129,12 +134,12 @@ def run(options: Embed) -> int:
     if not shards or run_on_workers is None:
         jobs.run(job, encoder, shards)
     elif export:
-        run_on_workers(job, _absolute(export), encoder, shards)
+        run_on_workers(job, _absolute(export), shards)
     else:
         # An export next to the output, where workers can read it.
         with files.partial(f"{job.name}.model", True) as folder:
             path = exporting.export(encoder, folder)
-            run_on_workers(job, path, encoder, shards)
+            run_on_workers(job, path, shards)
     job.check_bad(jobs.bad_images(job))
     bad = jobs.finish(job)
     for image in bad:

@@ -2,9 +2,13 @@
 
 import dataclasses
 
+from tf_contrastive.base import terminal
 from tf_contrastive.config.fields import Command, Terminal, group
 
-_COLUMNS = "{:34} {:9} {:7} {:9} {:>5} {:>4} {:>8} {:>8} {:>6}"
+_HEADINGS = (
+    *("name", "dataset", "loss", "encoder"),
+    *("width", "side", "features", "logistic", "kNN"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,34 +23,18 @@ def run(options: Encoders) -> int:
     from tf_contrastive.encoders import pretrained
 
     del options
-    print(
-        _COLUMNS.format(
-            "name",
-            "dataset",
-            "loss",
-            "encoder",
-            "width",
-            "side",
-            "features",
-            "logistic",
-            "kNN",
-        )
-    )
+    rows: list[tuple[str, ...]] = [_HEADINGS]
     for name in pretrained.names():
         known, arguments = pretrained.results(name), pretrained.arguments(name)
-        print(
-            _COLUMNS.format(
-                pretrained.SCHEME + name,
-                known["dataset"],
-                known["loss"],
-                arguments["name"],
-                arguments["width"],
-                arguments["image_shape"][0],
-                known["features"],
-                f"{known['top1']['logistic']:.4f}",
-                f"{known['top1']['knn']:.4f}",
-            )
+        row = (
+            pretrained.SCHEME + name,
+            *(known["dataset"], known["loss"], arguments["name"]),
+            *(arguments["width"], arguments["image_shape"][0]),
+            known["features"],
+            *(f"{known['top1'][x]:.4f}" for x in ("logistic", "knn")),
         )
+        rows.append(tuple(map(str, row)))
+    print(terminal.format_table(rows, texts=range(4)))
     print(
         "\nTop-1 on the dataset's test images; kNN: 5 neighbours, weighted by"
         " cosine.\n`tf_contrastive.load(name)` loads one, --init_from=name"

@@ -11,8 +11,7 @@ from tf_contrastive.config.fields import Command, Terminal, group
 
 _TEXT = """\
 exported: {path}
-
-{signatures}
+signatures: {signatures}
 {formats}
 In Python:
   model = tf.saved_model.load("{path}")
@@ -60,50 +59,26 @@ def run(options: Export) -> int:
     if set(formats) - {"savedmodel", "keras"}:
         images = run_images.sample(saved, parts.encoder, settings.data_dir)
     output_dir = settings.output_dir or os.path.join(settings.workdir, "export")
-    partial = None
-    try:
-        path = exporting.export(
-            parts,
-            output_dir,
-            head=head,
-            formats=formats,
-            images=images,
-            max_image_pixels=settings.max_image_pixels,
-        )
-    except exporting.PartialExportError as error:
-        path, partial = error.path, error
+    path = exporting.export(
+        parts,
+        output_dir,
+        head=head,
+        formats=formats,
+        images=images,
+        max_image_pixels=settings.max_image_pixels,
+    )
     details = exporting.details(path)
-    base = output_dir
-    if "://" not in base:
-        base = os.path.abspath(base)
-    signatures = exporting.signature_rows(details)
-    others = exporting.format_rows(details) if details["formats"] else []
+    base = output_dir if "://" in output_dir else os.path.abspath(output_dir)
+    table = ""
+    if details["formats"]:
+        rows = exporting.format_rows(details)
+        table = f"\n{terminal.format_table(rows, {0, 1})}\n"
     print(
         _TEXT.format(
             path=path,
             base=base,
-            signatures=_signatures(signatures, details["channels"]),
-            formats=_formats(others),
+            signatures=", ".join(details["signatures"]),
+            formats=table,
         )
     )
-    if partial:
-        raise partial
     return 0
-
-
-def _signatures(rows: list[Any], channels: int) -> str:
-    lines = []
-    for name, inputs, outputs in rows:
-        lines += [f"  {name:<16} {inputs}", f"  {'':<16} -> {outputs}"]
-    if channels > 3:
-        lines.append(
-            "  (no serving_bytes: encoded images have at most three channels)"
-        )
-    return "\n".join(lines).replace("`", "")
-
-
-def _formats(rows: list[Any]) -> str:
-    if not rows:
-        return ""
-    table = [(f"  {file}".replace("`", ""), *rest) for file, *rest in rows]
-    return f"\n{terminal.format_table(table, {0, 1})}\n"

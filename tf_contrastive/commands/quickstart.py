@@ -6,7 +6,6 @@ export in a process that cannot import this package.
 """
 
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tf_contrastive.base import errors, files
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.flags.flagfiles import packaged_flagfile
 
@@ -26,7 +25,7 @@ _RUNS = {
     "simclr": ("ntxent", "SimCLR (NT-Xent)"),
 }
 _PROTOCOLS = ("knn", "prototype", "linear")
-_SECONDS, _FINISHED = "seconds.json", "finished"
+_FINISHED = "finished"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,6 @@ class Runs:
     """Where the quickstart's runs are."""
 
     workdir: str = option("runs/quickstart", "folder of the runs")
-    fresh: bool = option(False, "train again from scratch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +46,13 @@ class Quickstart(Command):
 def run(options: Quickstart) -> int:
     """Runs what is missing, and prints a table of accuracies; returns 0."""
     folder, start = Path(options.runs.workdir), time.monotonic()
-    if options.runs.fresh:
-        shutil.rmtree(folder, ignore_errors=True)
     with errors.write_errors(f"workdir={folder}", "choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "log.txt").touch()
     for name, (loss, _) in _RUNS.items():
         if not (folder / name / _FINISHED).exists():
             _train(folder, name, loss, start)
     seconds = time.monotonic() - start
     print(f"\n{_table(folder)}\n\n{seconds:.0f} s in total.")
-    versions = (folder / "supcon" / "export").iterdir()
-    numbers = [int(path.name) for path in versions if path.name.isdigit()]
     activate = os.path.relpath(os.path.join(sys.prefix, "bin", "activate"))
     print(f"""
 Next:
@@ -68,7 +61,7 @@ Next:
   CIFAR-10           python -m tf_contrastive pretrain \\
                        --flagfile=configs/supcon_cifar10_cpu.flags \\
                        --data_dir=DATA --workdir=runs/cifar10
-  the SavedModel     {folder / "supcon" / "export" / str(max(numbers))}""")
+  the SavedModel     {folder / "supcon" / "export"}""")
     return 0
 
 
@@ -102,12 +95,8 @@ def _train(folder: Path, name: str, loss: str, start: float) -> None:
     def command(title: str, *words: str) -> None:
         step(title, "-m", "tf_contrastive", *words, f"--workdir={workdir}")
 
-    before = time.monotonic()
     flags = [f"--flagfile={flagfile}", f"--loss={loss}"]
-    try:
-        command(f"pretraining with --loss={loss}", "pretrain", *flags)
-    finally:
-        _add_seconds(folder / _SECONDS, name, time.monotonic() - before)
+    command(f"pretraining with --loss={loss}", "pretrain", *flags)
     protocols = f"--protocols={','.join(_PROTOCOLS)}"
     command(f"evaluating {workdir}", "evaluate", "--scale=cpu", protocols)
     export = workdir / "export"
@@ -119,47 +108,29 @@ def _train(folder: Path, name: str, loss: str, start: float) -> None:
     (workdir / _FINISHED).touch()
 
 
-def _add_seconds(path: Path, name: str, seconds: float) -> None:
-    """Adds to the seconds of a run, which may have been interrupted before."""
-    spent = _seconds(path)
-    spent[name] = spent.get(name, 0.0) + seconds
-    files.write_json(str(path), spent)
-
-
-def _seconds(path: Path) -> dict[str, float]:
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
 def _table(folder: Path) -> str:
     """Formats a line per method: top-1 on held-out digits, seconds."""
-    lines = [
-        f"{'top-1 on held-out digits':<26} {'kNN':>7} {'prototype':>10}"
-        f" {'linear probe':>13} {'seconds':>8}"
-    ]
-
-    def add(title: str, values: list[float], seconds: str) -> None:
-        knn, prototype, linear = values
-        lines.append(
-            f"{title:<26} {knn:>7.4f} {prototype:>10.4f} {linear:>13.4f}"
-            f" {seconds:>8}"
-        )
-
     # Both runs start from the same weights.
-    add("untrained encoder", _accuracies(folder / "supcon", "untrained"), "-")
-    spent = _seconds(folder / _SECONDS)
+    untrained = _accuracies(folder / "supcon", "untrained")
+    headings = ["kNN", "prototype", "linear probe", "seconds"]
+    rows = [
+        ["top-1 on held-out digits", *headings],
+        ["untrained encoder", *untrained, "-"],
+    ]
     for name, (_, title) in reversed(_RUNS.items()):
-        values = _accuracies(folder / name, "trained")
-        add(title, values, f"{spent.get(name, 0.0):.0f}")
-    return "\n".join(lines)
+        results = files.read_json(str(folder / name / "pretrain.json"))
+        accuracies = _accuracies(folder / name, "trained")
+        rows.append([title, *accuracies, f"{results['seconds'] or 0:.0f}"])
+    return terminal.format_table(rows, texts={0})
 
 
-def _accuracies(workdir: Path, encoder: str) -> list[float]:
+def _accuracies(workdir: Path, encoder: str) -> list[str]:
     """Reads top-1 by each of the protocols from a run's evaluation.json."""
-    text = (workdir / "evaluation.json").read_text("utf-8")
+    report = files.read_json(str(workdir / "evaluation.json"))
     # kNN has a result for several k; the last, 5, is shown.
     top1 = {
-        result["protocol"]: result["top1"]
-        for result in json.loads(text)["results"]
+        result["protocol"]: f"{result['top1']:.4f}"
+        for result in report["results"]
         if result["encoder"] == encoder
     }
     return [top1[protocol] for protocol in _PROTOCOLS]

@@ -1,14 +1,13 @@
 """Bulk embedding on Apache Beam: a worker embeds a shard, as `job.run` does."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import apache_beam
-import tensorflow as tf
 from apache_beam.internal import pickler
 from apache_beam.options import pipeline_options
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.embedding import job as jobs
 from tf_contrastive.embedding import remote
@@ -21,8 +20,7 @@ class _Embed(apache_beam.DoFn):
         self._work = work
 
     def process(self, packed: bytes) -> None:
-        if warning := self._work.embed(pickler.loads(packed)):
-            terminal.warning(warning)
+        self._work.embed(pickler.loads(packed))
 
 
 def pipeline(
@@ -50,7 +48,6 @@ def run(
     pipeline: apache_beam.Pipeline,
     job: jobs.Job,
     saved_model: str,
-    encoder: Callable[..., tf.Tensor],
     shards: Sequence[jobs.Shard],
 ) -> None:
     """Embeds shards on a runner of Beam, and waits for them.
@@ -59,7 +56,6 @@ def run(
       pipeline: result of `pipeline`.
       job: the job; its paths must be valid on the workers.
       saved_model: export of the encoder that workers can read.
-      encoder: the encoder.
       shards: result of `job.begin`.
 
     Raises:
@@ -68,14 +64,14 @@ def run(
     # Pickled here, since Beam's plain pickle cannot handle the functions that
     # read files.
     parts = [pickler.dumps(part) for part in remote.parts(job, shards)]
-    with remote.work(job, saved_model, encoder) as work:
-        try:
-            with pipeline:
-                _ = (
-                    pipeline
-                    | "Shards" >> apache_beam.Create(parts)
-                    | "Share" >> apache_beam.Reshuffle()
-                    | "Embed" >> apache_beam.ParDo(_Embed(work))
-                )
-        except RuntimeError as error:  # It quotes that of a worker.
-            raise remote.user_error(str(error)) or error from error
+    work = remote.Work.of(job, saved_model)
+    try:
+        with pipeline:
+            _ = (
+                pipeline
+                | "Shards" >> apache_beam.Create(parts)
+                | "Share" >> apache_beam.Reshuffle()
+                | "Embed" >> apache_beam.ParDo(_Embed(work))
+            )
+    except RuntimeError as error:  # It quotes that of a worker.
+        raise remote.user_error(str(error)) or error from error

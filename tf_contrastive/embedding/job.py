@@ -86,6 +86,11 @@ class Job:
         """The output without the ending of its format."""
         return self.output.removesuffix(EMBEDDING_FORMATS[self.format])
 
+    @property
+    def identity_path(self) -> str:
+        """The file that says of which job the shards are."""
+        return f"{self.name}.json"
+
     def batches(self, part: datasets.Source) -> tf.data.Dataset:
         """Makes batches of the readable images of a part of the source.
 
@@ -158,7 +163,7 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
     if not job.shard_size:
         _remove(shards[0].bad_path)  # Of the file that is replaced.
         return shards
-    path = f"{job.name}.json"
+    path = job.identity_path
     info = job.source.info
     identity = {
         "input": info.name,
@@ -236,10 +241,9 @@ def run(
     """
     embedder = embedding.Embedder(encoder)
     total = job.source.info.num_examples
-    bad = bad_images(job)
     for shard in shards:
         part = job.source.select(np.arange(shard.start, shard.stop))
-        bad += embed_shard(job, embedder, shard, part, bad)
+        embed_shard(job, embedder, shard, part)
         terminal.info(f"{shard.path}: {shard.stop:,} of {total:,} examples")
 
 
@@ -248,8 +252,7 @@ def embed_shard(
     embedder: embedding.Embedder,
     shard: Shard,
     part: datasets.Source,
-    bad: Sequence[str] = (),
-) -> list[str]:
+) -> None:
     """Embeds a shard, and writes the list of its missing images and its file.
 
     Args:
@@ -257,10 +260,6 @@ def embed_shard(
       embedder: of its encoder.
       shard: one of `job.shards`.
       part: its examples.
-      bad: names of images that other shards lack.
-
-    Returns:
-      Names of the images that cannot be read.
 
     Raises:
       UserError: if there are too many of them, a file changed or cannot be
@@ -289,7 +288,7 @@ def embed_shard(
         else tf.compat.as_str(paths[row])
         for row in np.setdiff1d(np.arange(shard.stop - shard.start), rows)
     ]
-    job.check_bad([*bad, *missing])
+    job.check_bad(missing)
     if missing:
         files.write_json(shard.bad_path, {"missing": missing})
     else:
@@ -304,4 +303,3 @@ def embed_shard(
         paths=None if paths is None else np.asarray(paths)[rows],
         format=job.format,
     )
-    return missing

@@ -1,17 +1,16 @@
 """A shard on a worker of any engine: `job.embed_shard`, and what it needs.
 
-What a worker lacks is reported when it embeds its first shard. Engines may run
-a shard twice: its file is written whole, and has the same content.
+Before each shard a worker checks its versions and the shared folders. Engines
+may run a shard twice: its file is written whole, and has the same content.
 """
 
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,7 @@ from tf_contrastive.base import errors, files, installation
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets.source import Files, in_files, in_memory
 from tf_contrastive.embedding import job as jobs
-from tf_contrastive.embedding import output_files
 
-_PROBES = 8  # Images whose embeddings are compared.
 # Files looked for, at most, before a shard's are reported as absent.
 _PATHS = 20
 
@@ -72,38 +69,40 @@ class Work:
     """What all workers of a job get.
 
     Attributes:
-      token: path of a file beside the output, another one for each job.
       job: without the examples of its source.
       saved_model: export that workers can read.
       versions: of the process that started the job.
-      probe: what its encoder makes of `_probe`, float32 [n, D].
     """
 
-    token: str
-    job: jobs.Job = dataclasses.field(compare=False)
-    saved_model: str = dataclasses.field(compare=False)
-    versions: dict[str, str] = dataclasses.field(compare=False)
-    probe: np.ndarray = dataclasses.field(compare=False)
+    job: jobs.Job
+    saved_model: str
+    versions: dict[str, str]
 
-    def embed(self, part: Part) -> str:
+    @classmethod
+    def of(cls, job: jobs.Job, saved_model: str) -> "Work":
+        """Returns the work of a job that `job.begin` has begun."""
+        absent = ("records", "arrays", "files", "paths", "digests")
+        without: dict[str, Any] = dict.fromkeys(absent)
+        source = dataclasses.replace(job.source, **without)
+        return cls(
+            dataclasses.replace(job, source=source), saved_model, _versions()
+        )
+
+    def embed(self, part: Part) -> None:
         """Writes a part's file, unless another attempt has done so.
-
-        Returns:
-          A warning about this worker, or an empty string.
 
         Raises:
           UserError: if this worker is unlike the process that started the job,
             or a file cannot be read or written.
         """
-        embedder, warning = _embedder(self)
-        # A single file may be an old one.
-        if not (self.job.shard_size and files.exists(part.shard.path)):
-            source = part.open(self.job)
-            jobs.embed_shard(self.job, embedder, part.shard, source)
-        return warning
+        self._check()
+        if not files.exists(part.shard.path):
+            embedder = _embedder(self.saved_model)
+            jobs.embed_shard(
+                self.job, embedder, part.shard, part.open(self.job)
+            )
 
-    def check(self) -> None:
-        """Raises `UserError` if this process cannot do what the first did."""
+    def _check(self) -> None:
         for name, own in _versions().items():
             if own != self.versions[name]:
                 raise errors.UserError(
@@ -111,28 +110,8 @@ class Work:
                     f" {self.versions[name]} where the job was started: make"
                     " them equal"
                 )
-        _check_present([self.token])
+        _check_present([self.job.identity_path])
         _check_present([f"{self.saved_model}/saved_model.pb"])
-
-
-@contextlib.contextmanager
-def work(
-    job: jobs.Job, saved_model: str, encoder: Callable[..., tf.Tensor]
-) -> Iterator[Work]:
-    """Yields what the workers of a job get; its token exists meanwhile."""
-    absent = ("records", "arrays", "files", "paths", "digests")
-    without: dict[str, Any] = dict.fromkeys(absent)
-    source = dataclasses.replace(job.source, **without)
-    with files.partial(job.output) as token:
-        if not files.exists(token):  # In an object store.
-            files.write(token, "", output_files.ADVICE)
-        yield Work(
-            token,
-            dataclasses.replace(job, source=source),
-            saved_model,
-            _versions(),
-            _probe(job, embedding.Embedder(encoder)),
-        )
 
 
 def user_error(text: str) -> errors.UserError | None:
@@ -145,22 +124,9 @@ def user_error(text: str) -> errors.UserError | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _embedder(work: Work) -> tuple[embedding.Embedder, str]:
-    """Checks the worker and loads the model, once in a process.
-
-    Returns:
-      The embedder and a warning, see `Work.embed`.
-    """
-    work.check()
-    embedder = embedding.Embedder(tf.saved_model.load(work.saved_model))
-    probe = _probe(work.job, embedder)
-    if np.array_equal(probe, work.probe):
-        return embedder, ""
-    difference = np.abs(probe - work.probe).max() / np.abs(work.probe).max()
-    return embedder, (
-        f"the worker {socket.gethostname()} computes otherwise: its embeddings"
-        f" of the same images differ by {difference:.1e} of the largest value"
-    )
+def _embedder(saved_model: str) -> embedding.Embedder:
+    """Loads the model once in a process."""
+    return embedding.Embedder(tf.saved_model.load(saved_model))
 
 
 @functools.cache
@@ -185,14 +151,6 @@ def _check_present(paths: Sequence[Any] | np.ndarray) -> None:
             f" {socket.gethostname()} what it is where the job was started: use"
             " a folder that all workers share"
         )
-
-
-def _probe(job: jobs.Job, embedder: embedding.Embedder) -> np.ndarray:
-    """Embeds a few images of noise: float32 [n, D]."""
-    shape = job.image_size, job.image_size, 3 + job.extra_channels
-    noise = np.random.default_rng(0).random([_PROBES, *shape], np.float32)
-    ((h, *_),) = embedder([(noise,)])
-    return h
 
 
 def _versions() -> dict[str, str]:

@@ -6,13 +6,12 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pyspark
-import tensorflow as tf
 from pyspark import cloudpickle
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.embedding import job as jobs
 from tf_contrastive.embedding import remote
 
@@ -65,7 +64,6 @@ def run(
     conf: pyspark.SparkConf,
     job: jobs.Job,
     saved_model: str,
-    encoder: Callable[..., tf.Tensor],
     shards: Sequence[jobs.Shard],
 ) -> None:
     """Embeds shards on a Spark cluster, and waits for them.
@@ -74,7 +72,6 @@ def run(
       conf: result of `configuration`.
       job: the job; its paths must be valid on the workers.
       saved_model: export of the encoder that workers can read.
-      encoder: the encoder.
       shards: result of `job.begin`.
 
     Raises:
@@ -83,17 +80,13 @@ def run(
     """
     # Spark's plain pickle cannot handle the functions that read files.
     parts = [cloudpickle.dumps(part) for part in remote.parts(job, shards)]
-    with remote.work(job, saved_model, encoder) as work:
-        try:
-            with pyspark.SparkContext(conf=conf) as context:
-                rows = context.parallelize(parts, len(parts))
-                warnings = rows.map(
-                    lambda part: work.embed(pickle.loads(part))
-                ).collect()
-        except Exception as error:  # Of several packages, also py4j's.
-            raise _ended(error) from error
-    for warning in sorted({*warnings} - {""}):
-        terminal.warning(warning)
+    work = remote.Work.of(job, saved_model)
+    try:
+        with pyspark.SparkContext(conf=conf) as context:
+            rows = context.parallelize(parts, len(parts))
+            rows.foreach(lambda part: work.embed(pickle.loads(part)))
+    except Exception as error:  # Of several packages, also py4j's.
+        raise _ended(error) from error
 
 
 def _ended(error: Exception) -> errors.UserError:

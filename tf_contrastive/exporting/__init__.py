@@ -12,7 +12,7 @@ from tf_contrastive.exporting.exported_networks import (
     num_features,
     plain_encoder,
 )
-from tf_contrastive.exporting.model_card import format_rows, signature_rows
+from tf_contrastive.exporting.model_card import format_rows
 from tf_contrastive.exporting.paths import (
     copy_weights,
     find,
@@ -24,7 +24,6 @@ from tf_contrastive.exporting.paths import (
 from tf_contrastive.exporting.saved_model import (
     DETAILS_FILE,
     KERAS_FILE,
-    PartialExportError,
     details,
     export,
     makers,
@@ -47,7 +46,6 @@ __all__ = [
     "DETAILS_FILE",
     "GRAPH_FILE",
     "KERAS_FILE",
-    "PartialExportError",
     "Parts",
     "ProbeHead",
     "PrototypeHead",
@@ -72,6 +70,5 @@ __all__ = [
     "num_features",
     "photographs",
     "plain_encoder",
-    "signature_rows",
     "versions",
 ]

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, classifiers, heads
 from tf_contrastive.base import errors
 from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE
-from tf_contrastive.losses import similarity
 
 
 class ProbeHead(tf.Module):
@@ -20,16 +19,19 @@ class ProbeHead(tf.Module):
     `normalize`: whether the layer takes l2-normalized features.
     """
 
-    description = "a linear probe on the embedding"
-
     def __init__(
-        self, kernel: np.ndarray, bias: np.ndarray, normalize: bool = False
+        self,
+        kernel: np.ndarray,
+        bias: np.ndarray,
+        normalize: bool = False,
+        description: str = "a linear probe on the embedding",
     ) -> None:
         super().__init__()
         self._normalize = normalize
         self._kernel = tf.Variable(kernel, dtype=tf.float32)
         self._bias = tf.Variable(bias, dtype=tf.float32)
         self.num_classes = int(self._bias.shape[0])
+        self.description = description
 
     @classmethod
     def from_run(cls, run: checkpoints.Run, features: int) -> "ProbeHead":
@@ -58,7 +60,7 @@ class ProbeHead(tf.Module):
         return tf.nn.softmax(features @ self._kernel + self._bias)
 
 
-class PrototypeHead(tf.Module):
+class PrototypeHead(ProbeHead):
     """Softmax of the cosines to the classes' prototypes over a temperature.
 
     A prototype is the mean of a class's l2-normalised embeddings, normalised
@@ -78,32 +80,23 @@ class PrototypeHead(tf.Module):
         num_classes: int | None = None,
         temperature: float = PROTOTYPE_TEMPERATURE,
     ) -> None:
-        super().__init__()
         rows = classifiers.check_embeddings("embeddings", embeddings)
         labels = classifiers.check_labels("labels", labels, rows)
-        self.num_classes = num_classes or int(labels.max()) + 1
-        if labels.max() >= self.num_classes:
+        num_classes = num_classes or int(labels.max()) + 1
+        if labels.max() >= num_classes:
             raise errors.UserError(
                 f"labels hold {labels.max()}: pass labels below num_classes="
-                f"{self.num_classes}"
+                f"{num_classes}"
             )
-        sums = np.zeros([self.num_classes, rows.shape[1]], np.float32)
+        sums = np.zeros([num_classes, rows.shape[1]], np.float32)
         np.add.at(sums, labels, classifiers.normalize(rows))
-        counts = np.bincount(labels, minlength=self.num_classes)
+        counts = np.bincount(labels, minlength=num_classes)
         means = sums / np.maximum(counts, 1)[:, np.newaxis]
-        self._prototypes = tf.Variable(
-            classifiers.normalize(means), trainable=False
+        super().__init__(
+            classifiers.normalize(means).T / temperature,
+            # Finite, as a server checks: the probability is 0.
+            np.where(counts > 0, 0.0, -1e9),
+            normalize=True,
+            description="the softmax of the embedding's cosines to the classes'"
+            f" mean embeddings, with a temperature of {temperature:g}",
         )
-        self._present = tf.constant(counts > 0)
-        self._temperature = temperature
-        self.description = (
-            "the softmax of the embedding's cosines to the classes' mean"
-            f" embeddings, with a temperature of {temperature:g}"
-        )
-
-    def __call__(self, features: tf.Tensor) -> tf.Tensor:
-        """Returns probabilities [N, C] of features [N, D]."""
-        unit = similarity.l2_normalize(features)
-        cosines = tf.matmul(unit, self._prototypes, transpose_b=True)
-        logits = tf.where(self._present, cosines / self._temperature, -np.inf)
-        return tf.nn.softmax(logits)

@@ -20,63 +20,49 @@ _RESULTS_FORM = {
     ]
 }
 
-_IMAGES = "`images`: as for `serving_default`"
+_IMAGES = "uint8 `[N, H, W, 3]` of any size"
 _EMBEDDING = "`embedding`: float32 `[N, {embedding_size}]`"
 # Signature -> (inputs, outputs).
 _SIGNATURES = {
-    "serving_default": ("`images`: uint8 `[N, H, W, 3]`, any size", _EMBEDDING),
+    "serving_default": ("`images`: {images}", _EMBEDDING),
     "serving_float": (
         "`images`: float32 `[N, H, W, 3]` in [0, 1], any size",
         _EMBEDDING,
     ),
     "serving_bytes": (
         "`bytes`: string `[N]`, JPEG or PNG of at most {max_image_pixels:,}"
-        " pixels; not `ok` are other formats, a JPEG in CMYK, and a PNG of far"
-        " more bytes than its pixels have",
+        " pixels",
         _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`",
     ),
-    "project": (_IMAGES, "`projection`: float32 `[N, {projection_size}]`"),
+    "project": (
+        "`images`: {images}",
+        "`projection`: float32 `[N, {projection_size}]`",
+    ),
     "classify": (
-        _IMAGES,
-        "`labels`: int64 `[N]`, class ids; `probabilities`: float32 `[N,"
-        " {num_classes}]`",
+        "`images`: {images}",
+        "`labels`: int64 `[N]`, of `assets/label_names.txt`; `probabilities`:"
+        " float32 `[N, {num_classes}]`, not calibrated, of {head}",
     ),
 }
-_MANY_CHANNELS = (
-    "`images`: float32 `[N, {image_size}, {image_size}, {channels}]`, colours"
-    " in [0, 1]"
-)
 _PREPROCESSING = """
 
-The preprocessing is part of the model: it resizes the shorter side to
-{resized_side} pixels (bilinear, antialiased), crops the centre of
-{image_size} x {image_size} pixels, and standardizes colours. `serving_float`
-fails for values outside [0, 1]. The EXIF orientation of a JPEG or PNG is
-{turned}, as in training."""
-_CLASSIFIER = """
-
-`classify` is {head}. Its class names are in `assets/label_names.txt`. Its
-probabilities are not calibrated."""
-_CARD = """\
-# Image encoder
+Preprocessing is part of the model: the shorter side is resized to
+{resized_side} pixels (bilinear, antialiased), the centre of {image_size} x
+{image_size} pixels cropped, and colours standardized. EXIF orientation:
+{exif}."""
+_CARD = """# Image encoder
 
 Maps images to embeddings of {embedding_size} numbers. Exported by
 tf_contrastive {package} with TensorFlow {tensorflow}.
-
-## Signatures
 
 {signatures}
 
 `tf.saved_model.load` returns an object that takes images float32
 `[N, {image_size}, {image_size}, {channels}]` in [0, 1], also with
-`training=True`; fine-tune its `trainable_variables`.
-
-## Files
+`training=True`; fine-tune its `trainable_variables`. Other files take the same
+images:
 
 {files}
-
-Files other than the SavedModel take images float32 in [0, 1] at the encoder's
-own size.
 
 ## Data and recipe
 
@@ -86,31 +72,31 @@ own size.
 
 {evaluation}
 
-## Limits and licence
+## Licence
 
-Embeddings compare images as the training data and the augmentation taught the
-encoder: evaluate it on other kinds of images. The weights are derived from the
-data above, whose licence applies to them. If you distribute this export, add
-the licence of the weights here.
+The weights are derived from the data above, whose licence applies to them. If
+you distribute this export, add the licence of the weights here.
 """
 
 
 def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
     """Returns the card in Markdown; a model from Python has no run."""
-    signatures = _table(
-        ("signature", "inputs", "outputs"),
-        [(f"`{name}`", *texts) for name, *texts in signature_rows(details)],
-    )
+    images = _IMAGES
+    if details["channels"] > 3:
+        size, channels = details["image_size"], details["channels"]
+        images = f"float32 `[N, {size}, {size}, {channels}]`, colours in [0, 1]"
+    rows = [
+        (f"`{name}`", *(x.format(images=images, **details) for x in texts))
+        for name, texts in _SIGNATURES.items()
+        if name in details["signatures"]
+    ]
+    signatures = _table(("signature", "inputs", "outputs"), rows)
     if details["channels"] == 3:
-        turned = "applied" if details["exif"] == "apply" else "ignored"
-        signatures += _PREPROCESSING.format(**details, turned=turned)
-    if details["head"]:
-        signatures += _CLASSIFIER.format(**details)
-    heading, *rows = format_rows(details)
-    saved_model = (".", "TensorFlow, alone; TensorFlow Serving", "", "", "")
+        signatures += _PREPROCESSING.format(**details)
+    heading, *others = format_rows(details)
     sections = {
         "signatures": signatures,
-        "files": _table(heading, [saved_model, *rows]),
+        "files": _table(heading, others) if others else "None.",
         "recipe": _recipe(run),
         "evaluation": _evaluation(run),
     }
@@ -130,19 +116,9 @@ def format_rows(details: dict[str, Any]) -> list[tuple[str, ...]]:
         if "largest_difference" in one:
             compared[0] = f"{one['largest_difference']:.1e}"
             compared[1] = f"{one['least_cosine']:.6f}"
-        size = f"{one['bytes']:,}"
-        rows.append((f"`{one['file']}`", one["reader"], size, *compared))
-    return rows
-
-
-def signature_rows(details: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Returns (name, inputs, outputs) of each signature of an export."""
-    rows = []
-    for name in details["signatures"]:
-        inputs, outputs = _SIGNATURES[name]
-        if details["channels"] > 3 and name == "serving_default":
-            inputs = _MANY_CHANNELS
-        rows.append((name, inputs.format(**details), outputs.format(**details)))
+        rows.append(
+            (one["file"], one["reader"], f"{one['bytes']:,}", *compared)
+        )
     return rows
 
 
@@ -168,26 +144,20 @@ def _evaluation(run: checkpoints.Run | None) -> str:
         return "None: run `python -m tf_contrastive evaluate` before `export`."
     rows = []
     for result in report["results"]:
-        if result["encoder"] != "trained" or result["top1"] is None:
-            continue
-        interval = result["top1_interval"]
-        row = (
-            f"{result['protocol']} {result.get('variant', '')}".strip(),
-            result.get("dataset", report.get("dataset")),
-            f"{result['top1']:.4f}",
-            "{:.4f} to {:.4f}".format(*interval) if interval else "",
-            result.get("examples", ""),
-        )
-        rows.append([str(cell) for cell in row])
-    heading = ("protocol", "dataset", "top-1", "95 %", "images")
-    seen = report.get("seen")
-    return (
-        _table(heading, rows)
-        + f"\n\nOf step {report.get('step')} (the export: step {run.step}), on"
-        f" the split {report.get('test_split')}."
-        + f"\n\nWarning: {seen}."
-        * bool(seen)
+        if result["encoder"] == "trained" and result["top1"] is not None:
+            name = f"{result['protocol']} {result.get('variant', '')}".strip()
+            data = result.get("dataset") or report.get("dataset")
+            interval = result["top1_interval"]
+            ends = "{:.4f} to {:.4f}".format(*interval) if interval else ""
+            rows.append((name, str(data), f"{result['top1']:.4f}", ends))
+    lines = [_table(("protocol", "dataset", "top-1", "95 %"), rows)]
+    lines.append(
+        f"Of step {report.get('step')} (the export: step {run.step}), on the"
+        f" split {report.get('test_split')}."
     )
+    if report.get("seen"):
+        lines.append(f"Warning: {report['seen']}.")
+    return "\n\n".join(lines)
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -27,25 +27,6 @@ from tf_contrastive.views import preprocessing
 # Model servers ignore this folder, except for warm-up requests.
 DETAILS_FILE = "assets.extra/model.json"
 KERAS_FILE = "assets.extra/encoder.keras"
-# The weights alone, for a model that Keras cannot serialize.
-_WEIGHTS_FILE = "assets.extra/encoder.weights.h5"
-
-
-class PartialExportError(errors.UserError):
-    """An export that is complete but for formats that could not be converted.
-
-    Attributes:
-      path: the version's folder.
-    """
-
-    def __init__(self, path: str, failures: dict[str, str]) -> None:
-        """Takes the reason by format."""
-        self.path = path
-        reasons = "; ".join(f"{name}: {why}" for name, why in failures.items())
-        super().__init__(
-            f"{path} was written, but not {', '.join(failures)} ({reasons}):"
-            f" leave it out of {errors.arg('format')}, or remove the cause"
-        )
 
 
 def export(
@@ -83,8 +64,8 @@ def export(
 
     Raises:
       UserError: if there is no checkpoint, the folder cannot be written, a
-        package is missing; `PartialExportError` if another format could not
-        be converted, or differs too much: the others are written.
+        package is missing; or if another format could not be converted, or
+        differs too much: what was written before it stays.
     """
     for name in formats:
         if name not in EXPORT_FORMATS:
@@ -97,23 +78,25 @@ def export(
         _, size, channels = image_shape(parts.encoder)
         images = tensorflow_serving.photographs(32, size, channels)
 
-    failures: dict[str, str] = {}
+    failures: list[errors.UserError] = []
 
     def save(path: str) -> None:
         """Writes all files of the version into a local folder."""
         signatures = module.signatures()
         tf.saved_model.save(module, path, signatures=signatures)
-        others = [x for x in formats if x not in ("savedmodel", "keras")]
-        conversions: list[dict[str, Any]] = []
-        if others:
-            conversions, reasons = tflite_onnx.write(
-                path, module, others, images
-            )
-            failures.update(reasons)
         image_type = signatures["serving_default"].input_signature[0].dtype
         tensorflow_serving.write(path, signatures, images, image_type)
-        if "keras" in formats:
-            conversions.append(_save_keras(parts.encoder, path))
+        others = [x for x in formats if x not in ("savedmodel", "keras")]
+        conversions: list[dict[str, Any]] = []
+        try:
+            if "keras" in formats:
+                conversions.append(_save_keras(parts.encoder, path))
+            for file in tflite_onnx.write(path, module, others, images):
+                conversions.append(file)
+        except errors.UserError as error:
+            if errors.is_full_disk(error):
+                raise
+            failures.append(error)
         written = details | {
             "signatures": list(signatures),
             "formats": conversions,
@@ -143,29 +126,35 @@ def export(
         )
         path = versioning.write_version(save, output_dir)
     if failures:
-        raise PartialExportError(path, failures)
+        raise errors.UserError(f"{path} is written in part: {failures[0]}")
     return path
 
 
 def _save_keras(encoder: tf.keras.Model, path: str) -> dict[str, Any]:
-    """Writes a file of Keras; returns its description, as in `details`."""
-    file, version = KERAS_FILE, getattr(tf.keras, "__version__", tf.__version__)
+    """Writes a file of Keras; returns its description, as in `details`.
+
+    Raises:
+      UserError: for a network that Keras cannot serialize, as some of KerasCV.
+    """
+    version = getattr(tf.keras, "__version__", tf.__version__)
     reader = f"Keras 2 of at least {version}, not Keras 3: tf-keras with"
     reader += " TF_USE_LEGACY_KERAS=1"
     if version.startswith("2.15."):
         reader += ", or tf.keras of TensorFlow 2.15"
+    file = os.path.join(path, KERAS_FILE)
     try:
-        encoder.save(os.path.join(path, file))
-    except (TypeError, NotImplementedError, ValueError):
-        # Slices of tensors, as in some networks of KerasCV, have no JSON; some
-        # layers have no configuration.
-        if os.path.exists(os.path.join(path, file)):
-            os.remove(os.path.join(path, file))
-        file = _WEIGHTS_FILE
-        encoder.save_weights(os.path.join(path, file))
-        reader = f"`load_weights` of the same network in {reader}"
-    size = os.path.getsize(os.path.join(path, file))
-    return {"format": "keras", "file": file, "reader": reader, "bytes": size}
+        encoder.save(file)
+    except (TypeError, NotImplementedError, ValueError) as error:
+        raise errors.UserError(
+            f"{errors.arg('format', 'keras')}: Keras cannot write this encoder"
+            f" ({errors.first_line(error)}): leave it out"
+        ) from error
+    return {
+        "format": "keras",
+        "file": KERAS_FILE,
+        "reader": reader,
+        "bytes": os.path.getsize(file),
+    }
 
 
 def _details(

@@ -1,7 +1,7 @@
 """Files for TensorFlow Serving, in the folder `assets.extra` of a version.
 
 They are warm-up requests, which a server runs before it uses a version, and
-configurations of batching and of a server.
+parameters of batching.
 """
 
 import os
@@ -13,15 +13,15 @@ import tensorflow as tf
 from tf_contrastive.base import files
 from tf_contrastive.views import preprocessing
 
-# Its name in requests, and below /models, where launch/serve mounts it.
+# Its name in requests, which launch/serve gives it.
 _MODEL_NAME = "encoder"
 
 _EXTRA = "assets.extra"
 _WARMUP_FILE = f"{_EXTRA}/tf_serving_warmup_requests"
 # Images per warm-up request; one request of each size per signature.
 _WARMUP_BATCHES = (1, 8)
-_CONFIGS = {
-    f"{_EXTRA}/batching_parameters.txt": """\
+_BATCHING_FILE = f"{_EXTRA}/batching_parameters.txt"
+_BATCHING = """\
 # TensorFlow Serving, --enable_batching --batching_parameters_file=THIS.
 # The server joins requests of a signature. Their images must have one size,
 # otherwise all of them fail. Encoded images (serving_bytes) may differ.
@@ -32,21 +32,7 @@ max_enqueued_batches { value: 100 }
 num_batch_threads { value: 8 }
 # Batches are padded to the next of these sizes, which saves compilations.
 allowed_batch_sizes: [1, 2, 4, 8, 16, 32, 64]
-""",
-    f"{_EXTRA}/models.config": f"""\
-# TensorFlow Serving, --model_config_file=THIS.
-model_config_list {{
-  config {{
-    name: "{_MODEL_NAME}"
-    base_path: "/models/{_MODEL_NAME}"
-    model_platform: "tensorflow"
-    # Only the newest version. To serve older ones too:
-    # specific {{ versions: 1 versions: 2 }}
-    model_version_policy {{ latest {{ num_versions: 1 }} }}
-  }}
-}}
-""",
-}
+"""
 
 
 def write(
@@ -63,8 +49,7 @@ def write(
       images: float32 [n, S, S, K], real images as the encoder takes them.
       image_type: of the images of `serving_default`.
     """
-    for file, text in _CONFIGS.items():
-        files.write(os.path.join(path, file), text)
+    files.write(os.path.join(path, _BATCHING_FILE), _BATCHING)
     with tf.io.TFRecordWriter(os.path.join(path, _WARMUP_FILE)) as writer:
         for signature in signatures:
             for count in _WARMUP_BATCHES:

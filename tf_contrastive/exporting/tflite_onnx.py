@@ -23,7 +23,11 @@ _MIN_COSINES = {"tflite dynamic int8": 0.999, "tflite int8": 0.99}
 # Images compared, and how many at a time.
 _COMPARED, _BATCH = 64, 16
 _OPSET = 17
-# Format -> the packages of the extra with its name.
+# Format -> what reads its files, and the packages of the extra with its name.
+_READERS = {
+    "onnx": f"ONNX runtimes of opset {_OPSET}",
+    "tflite": f"LiteRT, TensorFlow (written by {tf.__version__})",
+}
 _PACKAGES = {"onnx": ("onnxruntime", "tf2onnx")}
 
 Embed = Callable[[np.ndarray], np.ndarray]
@@ -38,11 +42,8 @@ def check_installed(formats: Sequence[str]) -> None:
 
 def write(
     path: str, module: ServingModule, formats: Sequence[str], images: np.ndarray
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
+) -> Iterator[dict[str, Any]]:
     """Writes an encoder in other formats, next to its SavedModel.
-
-    What was written stays when a later file cannot be converted, or its
-    embeddings differ too much.
 
     TFLite comes in three kinds: float32, with 8-bit weights ("dynamic int8"),
     and with 8-bit integers throughout ("int8").
@@ -54,10 +55,15 @@ def write(
       images: float32 [n, S, S, K], real images. All calibrate the int8 model;
         the first are compared.
 
-    Returns:
-      `saved_model.details`' description of each file, and why a format has
-      none, or not all.
+    Yields:
+      `saved_model.details`' description of each file, once it is written.
+
+    Raises:
+      UserError: for a format that cannot be converted, or whose embeddings
+        differ too much.
     """
+    if not formats:
+        return
     function = tf.function(
         lambda images: {"embedding": module.encode(images)},
         input_signature=[module.encoder_spec],
@@ -68,8 +74,6 @@ def write(
         "tflite": lambda: _tflite(function, module, images),
         "onnx": lambda: _onnx(function),
     }
-    conversions: list[dict[str, Any]] = []
-    failures = {}
     for name in formats:
         try:
             for kind, content, embed in converters[name]():
@@ -82,39 +86,21 @@ def write(
                 difference, cosine = compare(embeddings, expected)
                 _check(kind, file, difference, cosine)
                 files.write(os.path.join(path, file), content)
-                conversions.append(
-                    {
-                        "format": kind,
-                        "file": file,
-                        "reader": _reader(name, content),
-                        "largest_difference": difference,
-                        "least_cosine": cosine,
-                        "bytes": len(content),
-                    }
-                )
+                yield {
+                    "format": kind,
+                    "file": file,
+                    "reader": _READERS[name],
+                    "largest_difference": difference,
+                    "least_cosine": cosine,
+                    "bytes": len(content),
+                }
         except Exception as error:  # Of any kind, by converters and runtimes.
             if errors.is_full_disk(error):
                 raise
-            failures[name] = errors.first_line(error)
-            if not isinstance(error, errors.UserError):
-                failures[name] = f"{type(error).__name__}: {failures[name]}"
-    return conversions, failures
-
-
-def _reader(name: str, content: bytes) -> str:
-    """Returns what reads a file, and its least version."""
-    if name == "onnx":
-        return f"ONNX runtimes of opset {_OPSET}"
-    from tensorflow.lite.python import schema_py_generated as schema
-
-    model = schema.ModelT.InitFromPackedBuf(content, 0)
-    versions = [
-        bytes(model.buffers[about.buffer].data).rstrip(b"\0").decode()
-        for about in model.metadata or ()
-        if about.name == b"min_runtime_version"
-    ]
-    least = f" of at least {versions[0]}" if versions else ""
-    return f"LiteRT or TensorFlow{least} (written by {tf.__version__})"
+            raise errors.UserError(
+                f"{errors.arg('format', name)}: {errors.first_line(error)}"
+                f" ({type(error).__name__}): leave it out, or remove the cause"
+            ) from error
 
 
 def _check(kind: str, file: str, difference: float, cosine: float) -> None:
@@ -168,17 +154,8 @@ def _tflite(
                 {"images": image[np.newaxis]} for image in images
             )
         content = converter.convert()
-        interpreter = _interpreter()(model_content=content)
+        interpreter = tf.lite.Interpreter(model_content=content)
         yield kind, content, functools.partial(_interpret, interpreter)
-
-
-def _interpreter() -> Any:
-    """Returns LiteRT's interpreter, or TensorFlow's, which it replaces."""
-    try:
-        from ai_edge_litert.interpreter import Interpreter
-    except ImportError:
-        return tf.lite.Interpreter
-    return Interpreter
 
 
 def _interpret(interpreter: Any, images: np.ndarray) -> np.ndarray:

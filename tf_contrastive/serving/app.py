@@ -137,16 +137,16 @@ class App:
         if kind == "status":
             status = self._versions.status(number)
             return rest.as_json({"model_version_status": status})
-        with self._versions.using(number) as (served, model):
-            spec = {
-                "name": self._serving.model_name,
-                "signature_name": "",
-                "version": str(served),
-            }
-            # Twice: a map in a message of the same name.
-            signatures = {"signature_def": model.metadata}
-            metadata = {"signature_def": signatures}
-            return rest.as_json({"model_spec": spec, "metadata": metadata})
+        served, model = self._versions.model(number)
+        spec = {
+            "name": self._serving.model_name,
+            "signature_name": "",
+            "version": str(served),
+        }
+        # Twice: a map in a message of the same name.
+        signatures = {"signature_def": model.metadata}
+        metadata = {"signature_def": signatures}
+        return rest.as_json({"model_spec": spec, "metadata": metadata})
 
     async def _predict(self, request: Request, number: int | None) -> bytes:
         """Returns the body of the response to a prediction."""
@@ -155,12 +155,11 @@ class App:
         self._active += 1
         body = bytearray()
         try:
-            await asyncio.wait_for(self._read(request, body), READ_SECONDS)
-            with self._versions.using(number) as (_, model):
-                work = self._compute(bytes(body), model)
-                return await self._in_time(work, request.receive)
-        except asyncio.TimeoutError as error:
-            raise RestError(408, "the body was not sent in time") from error
+            reading, late = self._read(request, body), "the body was not sent"
+            await _in_time(reading, READ_SECONDS, 408, late)
+            computing = self._compute(bytes(body), self._versions.model(number))
+            limit, late = self._serving.request_seconds, "it was not computed"
+            return await _in_time(computing, limit, 504, late)
         finally:
             self._active -= 1
             self._bytes -= len(body)
@@ -182,34 +181,11 @@ class App:
             self._bytes += len(part)
             body.extend(part)
 
-    async def _in_time(
-        self, work: Coroutine[Any, Any, T], receive: Receive
-    ) -> T:
-        """Returns the result of `work`, unless it is late or of no use."""
-
-        async def disconnected() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        working = asyncio.create_task(work)
-        leaving = asyncio.create_task(disconnected())
-        try:
-            await asyncio.wait(
-                {working, leaving},
-                timeout=self._serving.request_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if working.done():
-                return working.result()
-            if leaving.done():
-                raise ClientDisconnect
-            raise RestError(504, "the request was not computed in time")
-        finally:
-            working.cancel()
-            leaving.cancel()
-
-    async def _compute(self, body: bytes, model: SavedModel) -> bytes:
+    async def _compute(
+        self, body: bytes, version: tuple[int, SavedModel]
+    ) -> bytes:
         """Reads JSON, computes it, and writes JSON."""
+        _, model = version
 
         def input_of(name: str) -> rest.Input:
             if name in model.signatures:
@@ -230,3 +206,13 @@ class App:
 
     async def _convert(self, convert: Callable[[], T], is_small: bool) -> T:
         return convert() if is_small else await asyncio.to_thread(convert)
+
+
+async def _in_time(
+    work: Coroutine[Any, Any, T], seconds: float, status: int, late: str
+) -> T:
+    """Returns the result of `work`, which is cancelled when it is late."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except asyncio.TimeoutError as error:
+        raise RestError(status, f"{late} in time") from error

@@ -96,7 +96,10 @@ class Batcher:
         tasks: list[_Task] = []
         others: list[_Task] = []
         count = 0
-        for task in self._waiting:
+        for i, task in enumerate(self._waiting):
+            if count == self._max_rows:
+                others += self._waiting[i:]
+                break
             if task.outputs.done():  # That is, cancelled.
                 continue
             is_like = not tasks or task.key == tasks[0].key

@@ -5,6 +5,7 @@ served any more leaves nothing behind.
 """
 
 import os
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ class SavedModel:
       signatures: those that can be called, by name.
 
     Raises:
-      BadVersionError: if it is not an export, or its weights are not finite.
+      BadVersionError: if it is not an export, or its outputs are not finite.
     """
 
     def __init__(self, path: str) -> None:
@@ -60,8 +61,8 @@ class SavedModel:
             raise BadVersionError(
                 "it is not an export of this package: serve it by launch/serve"
             )
-        _check_variables(path)
         self._session = tf.compat.v1.Session(graph=tf.Graph())
+        weakref.finalize(self, self._session.close)  # Frees its memory.
         with self._session.graph.as_default():
             graph = tf.compat.v1.saved_model.load(
                 self._session, [tf.saved_model.SERVING], path
@@ -124,10 +125,6 @@ class SavedModel:
                     f"its signature {name} has no output {missing.pop()}"
                 )
 
-    def close(self) -> None:
-        """Frees its memory."""
-        self._session.close()
-
 
 def error_message(error: Exception) -> str:
     """Returns an error's message without places in the graph."""
@@ -136,13 +133,3 @@ def error_message(error: Exception) -> str:
     places = ("Graph execution error", "Detected at", "<stack traces", "[[{{")
     lines = [line for line in lines if line and not line.startswith(places)]
     return " ".join(lines) or type(error).__name__
-
-
-def _check_variables(path: str) -> None:
-    """Raises an error if the weights cannot be read, or hold NaN."""
-    reader = tf.train.load_checkpoint(
-        os.path.join(path, "variables", "variables")
-    )
-    for name, dtype in reader.get_variable_to_dtype_map().items():
-        if dtype.is_floating and not np.isfinite(reader.get_tensor(name)).all():
-            raise BadVersionError(f"its weights {name} are not finite")

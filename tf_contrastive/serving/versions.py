@@ -1,17 +1,15 @@
 """The version that is served: the newest good one, which a bad one never ends.
 
-A version is good if it can be loaded, its weights are finite, and it takes the
-requests that the served version takes.
+A version is good if it can be loaded, its embeddings are finite, and it takes
+the requests that the served version takes.
 """
 
 import asyncio
-import contextlib
-import ctypes
 import gc
 import math
 import os
 import time
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -28,9 +26,11 @@ POLL_SECONDS = 1.0
 # Until a version that could not be loaded is tried again although its files are
 # the same: the reason may have been a filesystem or a full memory.
 _RETRY_SECONDS = 10.0
+# Names, lengths and times.
+_Files = list[tuple[str, int, int]]
 
 
-class _Version:
+class _Version(NamedTuple):
     """A version that is loaded, or failed.
 
     Attributes:
@@ -39,15 +39,13 @@ class _Version:
       model: None if it failed.
       error: why it failed.
       retry: when it is tried again, by the monotonic clock.
-      users: number of requests that use it.
     """
 
-    def __init__(self, number: int, files: object) -> None:
-        self.number, self.files = number, files
-        self.model: SavedModel | None = None
-        self.error = ""
-        self.retry = 0.0
-        self.users = 0
+    number: int
+    files: _Files
+    model: SavedModel | None
+    error: str = ""
+    retry: float = math.inf
 
 
 class Versions:
@@ -63,10 +61,7 @@ class Versions:
     def __init__(self, path: str) -> None:
         self._path = path
         self._served: _Version | None = None
-        # Replaced versions that requests still use.
-        self._former: list[_Version] = []
         self._failed: dict[int, _Version] = {}
-        self._has_garbage = False
         self._served = self._newer()
         if not self._served:
             reasons = (f"{n}: {v.error}" for n, v in self._failed.items())
@@ -81,9 +76,10 @@ class Versions:
         assert self._served
         return self._served.number
 
-    @contextlib.contextmanager
-    def using(self, number: int | None) -> Iterator[tuple[int, SavedModel]]:
-        """Gives the served version, which stays loaded until the end.
+    def model(self, number: int | None) -> tuple[int, SavedModel]:
+        """Returns the served version: its number, and its model.
+
+        A replaced one is unloaded once no request holds its model.
 
         Raises:
           RestError: status 404 if `number` is another version.
@@ -92,12 +88,7 @@ class Versions:
         assert version and version.model
         if number not in (None, version.number):
             raise RestError(404, f"version {number} is not served")
-        version.users += 1
-        try:
-            yield version.number, version.model
-        finally:
-            version.users -= 1
-            self._close_former()
+        return version.number, version.model
 
     def status(self, number: int | None) -> list[dict[str, object]]:
         """Returns the status of a version or of all, the newest first.
@@ -127,9 +118,6 @@ class Versions:
         warned = ""
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            if self._has_garbage:
-                self._has_garbage = False
-                await asyncio.to_thread(_free_memory)
             try:
                 version = await asyncio.to_thread(self._newer)
             except Exception as error:  # Such as a filesystem that is away.
@@ -137,19 +125,16 @@ class Versions:
                     terminal.warning(f"{self._path}: {warned}")
                 continue
             if version:
-                assert self._served
-                self._former.append(self._served)
                 self._served = version
-                for failure in self._failed.values():
-                    failure.retry = 0.0  # It may replace this one.
+                self._failed.clear()  # One may replace this version.
                 terminal.info(f"version {version.number} is served")
-                self._close_former()
 
     def _newer(self) -> _Version | None:
         """Loads the newest good version, in any thread; None: it is served.
 
         A version that is older than the served one is loaded only if the folder
-        of the served one was removed.
+        of the served one was removed. One that failed is tried again when its
+        files change, or after a while if it is not known to be bad.
         """
         served, folders = self._served, self._folders()
         for number in self._failed.keys() - folders.keys():
@@ -160,44 +145,39 @@ class Versions:
             path = folders[number]
             if not exporting.is_complete(path):
                 continue
-            version = _Version(number, _files(path))
-            same = (number, version.files)
-            if served and same == (served.number, served.files):
+            files = _files(path)
+            if served and (number, files) == (served.number, served.files):
                 self._failed.pop(number, None)
                 return None
-            former = self._failed.get(number)
+            failed = self._failed.get(number)
             if (
-                former
-                and former.files == version.files
-                and time.monotonic() < former.retry
+                failed
+                and failed.files == files
+                and time.monotonic() < failed.retry
             ):
                 continue
-            self._load(version, path)
-            if not version.error:
-                self._failed.pop(number, None)
-                return version
-            if former is None or version.error != former.error:
-                terminal.warning(f"cannot serve {path}: {version.error}")
-            self._failed[number] = version
+            gc.collect()  # Graphs that are not used refer to themselves.
+            try:
+                version = _Version(number, files, self._load(path, number))
+                if _files(path) != files:
+                    raise BadVersionError("its files change")
+            except Exception as error:
+                why, retry = error_message(error), math.inf
+                if not isinstance(error, BadVersionError):
+                    retry = time.monotonic() + _RETRY_SECONDS
+                if failed is None or why != failed.error:
+                    terminal.warning(f"cannot serve {path}: {why}")
+                self._failed[number] = _Version(number, files, None, why, retry)
+                continue
+            self._failed.pop(number, None)
+            return version
         return None
 
-    def _load(self, version: _Version, path: str) -> None:
-        """Sets a version's model, or the reason why it is not good."""
-        try:
-            model = SavedModel(path)
-            if _files(path) != version.files:
-                raise BadVersionError("its files changed while it was loaded")
-            served = self._served
-            if served and served.model and version.number >= served.number:
-                model.check_replaces(served.model)
-        except Exception as error:
-            version.error = error_message(error)
-            version.retry = math.inf
-            if not isinstance(error, BadVersionError):
-                version.retry = time.monotonic() + _RETRY_SECONDS
-            self._has_garbage = True
-        else:
-            version.model = model
+    def _load(self, path: str, number: int) -> SavedModel:
+        model, served = SavedModel(path), self._served
+        if served and served.model and number >= served.number:
+            model.check_replaces(served.model)
+        return model
 
     def _folders(self) -> dict[int, str]:
         """Returns the versions' folders, incomplete ones included."""
@@ -206,17 +186,8 @@ class Versions:
         name = os.path.basename(os.path.abspath(self._path))
         return {int(name) if name.isdecimal() else 1: self._path}
 
-    def _close_former(self) -> None:
-        """Closes replaced versions that no request uses."""
-        for version in [v for v in self._former if not v.users]:
-            self._former.remove(version)
-            assert version.model
-            version.model.close()
-            self._has_garbage = True
-            terminal.info(f"version {version.number} is not served any more")
 
-
-def _files(path: str) -> list[tuple[str, int, int]]:
+def _files(path: str) -> _Files:
     """Returns names, lengths and times of a version's graph and weights."""
     folder = os.path.join(path, "variables")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
@@ -226,15 +197,3 @@ def _files(path: str) -> list[tuple[str, int, int]]:
         status = tf.io.gfile.stat(file)
         files.append((file, status.length, status.mtime_nsec))
     return files
-
-
-def _free_memory() -> None:
-    """Returns the memory of unloaded versions to the system.
-
-    Graphs refer to themselves, and rarely enough objects are made for Python to
-    search for such. The C library keeps what is freed, and not all have
-    `malloc_trim`.
-    """
-    gc.collect()
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

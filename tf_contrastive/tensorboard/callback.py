@@ -155,11 +155,6 @@ class TensorBoard(tf.keras.callbacks.Callback):
         ):
             self._write_histograms(step)
 
-    def write_warning(self, text: str) -> None:
-        """Adds a warning to the text page, at this step."""
-        with self._writer.as_default(step=self._step()):
-            tf.summary.text("run/warnings", text)
-
     def _write_scalars(self, step: int, points: dict[str, Any]) -> None:
         with self._writer.as_default(step=step):
             for tag, value in points.items():
