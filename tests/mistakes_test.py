@@ -92,8 +92,6 @@ _INPUTS = {
         "has no split 'test'"
     ),
     "evaluate --workdir={run} --protocols=head": "head",
-        "--transfer_datasets=birdsnap=folder:PATH"
-    ),
     "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
         "--transfer_datasets=birdsnap=folder:PATH,aircraft=folder:PATH"
     ),
