@@ -13,6 +13,7 @@ import pytest
 
 from lab.__main__ import COMMANDS as LAB
 from tf_contrastive import __main__, flags
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
 
@@ -159,6 +160,7 @@ def test_flags_exist(name):
     for config_class in [*__main__.COMMANDS.values(), *LAB.values()]:
         names = flags.names(config_class)
         known.update(names, (f"no{name}" for name in names))
+    known.update(f"evaluate_{name}" for name in flags.names(Evaluate))
     places = [*_ROOT.glob("launch/*"), *_ROOT.glob("tools/*")]
     scripts = [path for path in places if path.is_file()]
     for script in (*scripts, _ROOT / "tests" / "conftest.py"):

@@ -621,6 +621,8 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
     said = capsys.readouterr()
     assert re.search(r"skipped 1 image.*broken\.png", said.err, re.S)
     assert "probe" not in said.out
+    # Nothing of it could be scored by labels.
+    assert "next: python -m tf_contrastive export --workdir=" in said.out
 
 
 # ---- Memory ---
