@@ -236,6 +236,8 @@ _LINES = {
     "--workdir=": "--workdir=",
     "--workdir= # none": "--workdir=",
     "--noprobe  # off": "--noprobe",
+    "--workdir 'my run' # mine": "--workdir=my run",
+    "--probe false": "--probe=false",
     "--loss_options=a=1,b=2 # c": "--loss_options=a=1,b=2",
     # One line can be understood in two ways, or in none.
     '--workdir="runs/q': None,
@@ -244,7 +246,8 @@ _LINES = {
     "--workdir='it's'": None,
     "--workdir=/O'Brien/a": None,
     "--workdir=runs/my run": None,
-    "--workdir runs/q": None,
+    "--workdir runs/my run": None,
+    "--workdir = runs/q": None,
     "--epochs=3 \\": None,
     '--workdir="runs/q" #b': None,
     '--workdir="runs/q" x': None,

@@ -120,6 +120,8 @@ def _flag_in(line: str) -> str:
         words = [*itertools.takewhile(lambda w: w not in _COMMENTS, lexer)]
     except ValueError as error:
         raise ValueError("it has a quote that is not closed") from error
+    if len(words) == 2 and "=" not in words[0]:
+        words = ["=".join(words)]
     if len(words) != 1 or not re.match(r"--?\w", words[0]):
         raise ValueError(
             "it is not one flag, --name=value: put quotes around a value with"
