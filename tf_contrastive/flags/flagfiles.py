@@ -120,7 +120,7 @@ def _flag_in(line: str) -> str:
         words = [*itertools.takewhile(lambda w: w not in _COMMENTS, lexer)]
     except ValueError as error:
         raise ValueError("it has a quote that is not closed") from error
-    if len(words) == 2 and "=" not in words[0]:
+    if len(words) == 2 and "=" not in words[0] and words[1][:1] != "-":
         words = ["=".join(words)]
     if len(words) != 1 or not re.match(r"--?\w", words[0]):
         raise ValueError(
