@@ -125,7 +125,7 @@ def open_listing(
         (*sizes[0].tolist(), 3) if is_uniform else None,
         labels.names,
         bad,
-        unlabelled=lacking > 0,
+        unlabelled=bool(lacking > 0),
         by_pillow=PILLOW in ways,
         found=tuple(about.items()),
     )
