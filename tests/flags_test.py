@@ -272,6 +272,13 @@ def test_a_line_of_a_flagfile_means_what_people_write(line, flag, tmp_path):
     assert f"{path} cannot be read (line 2, {line}: " in str(caught.value)
 
 
+def test_a_flagfile_allows_no_modules(tmp_path):
+    path = tmp_path / "own.flags"
+    path.write_text("--own_modules=theirs\n")
+    with pytest.raises(errors.UserError, match="own_modules is in a flagfile"):
+        flags.parse(Pretrain, [f"--flagfile={path}", "--workdir=w"])
+
+
 def test_an_included_flagfile_may_be_in_quotes(tmp_path):
     (tmp_path / "base.flags").write_text("--epochs=7\n")
     own = tmp_path / "own.flags"

@@ -175,6 +175,11 @@ def _unexpected(word: str, config_class: type[Command]) -> errors.UserError:
             f"stray word {word!r}: flags are written --name=value"
         )
     name = word.lstrip("-").partition("=")[0]
+    if name == own.ARGUMENT:
+        return errors.UserError(
+            f"{_OWN_MODULES} is in a flagfile, which may be somebody else's:"
+            " write it on the command line"
+        )
     option = declared(config_class).get(name)
     if option:
         use = f"--{option.family}={option.key}=VALUE"
