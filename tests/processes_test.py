@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tf_contrastive.base import errors, processes
+from tf_contrastive.base import errors, installation, processes
 from tf_contrastive.commands import quickstart
 from tf_contrastive.distribution import strategies
 
@@ -63,6 +63,25 @@ def test_modules_of_the_current_folder_are_not_run(
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.parametrize("folder", ["", "tf_contrastive"])
+def test_python_m_finds_the_modules_of_packages_first(folder, tmp_path):
+    for name in ("json", "random", "string", "numpy", "tensorflow", "mine"):
+        (tmp_path / f"{name}.py").write_text(f"open('{name}', 'w')")
+    (tmp_path / folder).mkdir(exist_ok=True)
+    flags = ["pretrain", "--dataset=digits", "--loss=mine:loss", "--smoke"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_contrastive", *flags],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": installation.ROOT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "unknown name in mine" in done.stderr
+    executed = {p.name for p in tmp_path.iterdir() if p.is_file()}
+    assert {name for name in executed if "." not in name} == {"mine"}
+
+
 _COMMAND = """
 import os, signal, sys
 def save(number, frame):
@@ -75,7 +94,7 @@ print("ready", file=sys.stderr, flush=True)
 signal.pause()
 """
 _PARENT = """
-from tf_contrastive.base import errors, processes
+from tf_contrastive.base import errors, installation, processes
 from tf_contrastive.commands import quickstart
 from tf_contrastive.distribution import strategies
 print(*processes.run([]))

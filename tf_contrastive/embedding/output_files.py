@@ -152,6 +152,8 @@ def read(path: str) -> Embeddings:
                     f"it has {', '.join(columns) or 'nothing'}, not embeddings"
                     " with a row for each image"
                 )
+            if columns["embeddings"].dtype.kind not in "fiu":
+                raise ValueError("its embeddings are not numbers")
         except (
             EOFError,
             KeyError,
@@ -256,8 +258,8 @@ def _read_parquet(path: str) -> _Read:
         if key in table.column_names and name != "embeddings"
     }
     if "embedding" in table.column_names:
-        rows = table["embedding"].combine_chunks()
-        columns["embeddings"] = rows.flatten().to_numpy().reshape(len(rows), -1)
+        # Of rows that differ in length, or that are absent: ValueError.
+        columns["embeddings"] = np.stack(table["embedding"].to_numpy())
     metadata = table.schema.metadata or {}
     return columns, tuple(json.loads(metadata.get(b"label_names", b"[]")))
 
