@@ -170,7 +170,8 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
                 f"{file}: column {other} has splits: rename it to split"
             )
     if others:
-        terminal.info(f"{file}: columns that are not read: {few(others)}")
+        unread = f"{file}: columns that are not read: {few(others)}"
+        terminal.info(unread, once=True)
     base, none = os.path.dirname(file), paths.array_of([""] * len(lines))
 
     def located(written: str) -> str:
