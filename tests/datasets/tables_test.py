@@ -173,9 +173,9 @@ _TABLES = {
         "label a|b has several classes",
     ),
     "several classes, spaces": (
-        "path,label\n{p}0.png,a b\n{p}1.png,b c\n{p}2.png,a c\n",
+        "path,label\n{p}0.png,a b\n{p}1.png,b c\n{p}2.png,a\n",
         {},
-        {0: "a b", 1: "b c", 2: "a c"},
+        {0: "a b", 1: "b c", 2: "a"},
         "labels such as 'a b' are read as one class",
     ),
     "names of several words": (

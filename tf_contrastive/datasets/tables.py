@@ -219,9 +219,14 @@ def _check_single(name: str, labels: set[str]) -> None:
         )
     uses = collections.Counter(itertools.chain(*words.values()))
     # "black bear", "polar bear": these have a word of their own.
-    if joined and all(uses[part] > 1 for x in joined.values() for part in x):
+    doubtful = [
+        label
+        for label, parts in joined.items()
+        if all(uses[part] > 1 for part in parts)
+    ]
+    if doubtful:
         terminal.warning(
-            f"{name}: labels such as {min(joined)!r} are read as one class:"
+            f"{name}: labels such as {min(doubtful)!r} are read as one class:"
             f" if they name several, write one for each image, {OWN}"
         )
 
