@@ -141,6 +141,9 @@ setuptools.setup(
         # The template of a page.
         "tf_contrastive.evaluation.explore": ["page.*"],
     },
+    # A path in a .pth file. The finder that setuptools writes otherwise comes
+    # after a folder named tf_contrastive in the current folder: any clone.
+    options={"editable_wheel": {"mode": "compat"}},
     python_requires=">=3.10,<3.14",
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from google.protobuf.internal import api_implementation
@@ -354,3 +355,21 @@ def test_recipes_of_the_package_are_found_from_any_folder(
     assert flags.parse(Pretrain, words).views.policy.min_crop_area == 0.7
     with pytest.raises(errors.UserError, match="cannot be read"):
         flags.parse(Pretrain, ["--flagfile=configs/absent.flags"])
+
+
+def test_an_editable_install_comes_before_a_clone_in_the_current_folder(
+    tmp_path,
+):
+    """A path does; a finder comes after any folder named tf_contrastive."""
+    root = tmp_path / "tf_contrastive"
+    for name in ("setup.py", "tf_contrastive/base/installation.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    (root / "tf_contrastive" / "__init__.py").touch()
+    (root / "configs").mkdir()
+    code = "from setuptools import build_meta as b; b.build_editable('.')"
+    _run(sys.executable, "-c", code, cwd=root, check=True)
+    (wheel,) = root.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (n for n in archive.namelist() if n.endswith(".pth"))
+        assert archive.read(path).decode().strip() == str(root)

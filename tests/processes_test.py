@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from tf_contrastive.base import processes
+from tf_contrastive.base import errors, installation, processes
+from tf_contrastive.commands import quickstart
+from tf_contrastive.distribution import strategies
 
 
 @pytest.mark.parametrize(
@@ -25,14 +27,59 @@ def test_a_command_returns_its_status_and_last_line(words, status, last, capfd):
     assert ended[1] in capfd.readouterr().err
 
 
-def test_modules_of_the_current_folder_are_not_run(tmp_path, monkeypatch):
-    for name in ("json", "absl", "numpy", "sitecustomize", "tf_contrastive"):
+def _first_step_of_quickstart():
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(errors.UserError, match="pretraining"),
+    ):
+        patch.setattr(quickstart, "_FLAGFILE", "absent")
+        quickstart.run(quickstart.Quickstart())
+
+
+def _watcher_of_workers():
+    with strategies._ending_within(60):
+        pass
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: processes.run(["--help"]),
+        lambda: processes.run(["encoders"]),
+        _first_step_of_quickstart,
+        _watcher_of_workers,
+    ],
+    ids=["help", "command", "quickstart", "watcher"],
+)
+def test_modules_of_the_current_folder_are_not_run(
+    start, tmp_path, monkeypatch
+):
+    names = ("json", "absl", "numpy", "select", "sitecustomize")
+    for name in (*names, "tf_contrastive"):
         (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
     (tmp_path / "tf_contrastive").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert processes.run(["--help"]) == (0, "")
-    assert processes.run(["encoders"])[0] == 0
+    start()
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("folder", ["", "tf_contrastive"])
+def test_python_m_finds_the_modules_of_packages_first(folder, tmp_path):
+    for name in ("json", "random", "string", "numpy", "tensorflow", "mine"):
+        (tmp_path / f"{name}.py").write_text(f"open('{name}', 'w')")
+    (tmp_path / folder).mkdir(exist_ok=True)
+    flags = ["pretrain", "--dataset=digits", "--loss=mine:loss", "--smoke"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_contrastive", *flags],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": installation.ROOT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "unknown name in mine" in done.stderr
+    executed = {p.name for p in tmp_path.iterdir() if p.is_file()}
+    assert {name for name in executed if "." not in name} == {"mine"}
 
 
 _COMMAND = """
@@ -47,7 +94,9 @@ print("ready", file=sys.stderr, flush=True)
 signal.pause()
 """
 _PARENT = """
-from tf_contrastive.base import processes
+from tf_contrastive.base import errors, installation, processes
+from tf_contrastive.commands import quickstart
+from tf_contrastive.distribution import strategies
 print(*processes.run([]))
 """
 

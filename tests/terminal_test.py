@@ -151,3 +151,26 @@ def test_a_normal_run_prints_plain_lines_of_its_own(tmp_path):
     # The run is finished: another command shows its result.
     quiet = _pretrain(tmp_path, "--verbosity=quiet")
     assert quiet.stderr == "" and quiet.stdout
+
+
+def test_errors_that_libraries_also_raise_are_not_logged():
+    code = """if True:
+        from absl import logging
+        from tf_contrastive import __main__
+        __main__._configure_logging("normal")
+        logging.error("Propagating the most recent error")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True
+    )
+    assert done.stderr == b""
+
+
+def test_facts_and_warnings_are_written_once_and_progress_always(capsys):
+    terminal.configure("normal")
+    for _ in range(2):
+        terminal.info("fact", once=True)
+        terminal.warning("warning")
+        terminal.info("progress")
+    lines = capsys.readouterr().err.split()
+    assert sorted(lines) == ["fact", "progress", "progress", "warning"]

@@ -18,17 +18,21 @@ first used.
 """
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from typing import Any
 
-from tf_contrastive.base import installation
+# While `python -m` looks for its module, that is the first argument.
+_is_command = sys.argv[:1] == ["-m"] and "tf_contrastive" in sys.orig_argv
+if _is_command and sys.path[:1] == [os.getcwd()]:
+    # Last: a user's random.py must not be found before Python's.
+    sys.path.append(sys.path.pop(0))
+
+from tf_contrastive.base import installation  # noqa: E402
 
 _problem = installation.problem()
 if _problem:
-    # While `python -m` looks for its module, that is the first argument.
-    if sys.argv[:1] == ["-m"]:
+    if _is_command:
         print(f"tf_contrastive: {_problem}", file=sys.stderr)
         sys.exit(2)
     raise ImportError(_problem)
@@ -64,6 +68,8 @@ def _choose_keras() -> None:
     From TensorFlow 2.16 on that is tf-keras. TensorFlow 2.15 has its own, and
     must not take some of its modules from tf-keras.
     """
+    import importlib.metadata
+
     try:
         version = importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:

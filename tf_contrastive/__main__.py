@@ -151,8 +151,9 @@ def _configure_logging(verbosity: str) -> None:
     # Its real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Libraries warn of their own deprecations, which users cannot fix, and
-    # Keras of histograms that take longer than a step.
-    logging.set_verbosity(logging.ERROR)
+    # Keras of histograms that take longer than a step. TensorFlow logs errors
+    # of saving that it also raises.
+    logging.set_verbosity(logging.FATAL)
     getLogger("tensorflow").setLevel("ERROR")
     warnings.simplefilter("ignore")
 

@@ -148,8 +148,10 @@ def test_lengths_do_not_matter_to_cosines():
     train, labels = blobs.blobs(50)
     test, _ = blobs.blobs(20, seed=1)
     expected = classifiers.knn(train, labels, test, 3)
-    lengths = np.logspace(-15, 30, 50, dtype=np.float32)[:, np.newaxis]
+    lengths = np.logspace(-30, 30, 50, dtype=np.float32)[:, np.newaxis]
     found = classifiers.knn(train * lengths, labels, test * 1e25, 3)
+    np.testing.assert_array_equal(found, expected)
+    found = classifiers.knn(train, labels, test * np.float32(1e-30), 3)
     np.testing.assert_array_equal(found, expected)
     zero = np.zeros([1, 8], np.float32)
     np.testing.assert_array_equal(classifiers.normalize(zero), zero)
@@ -169,6 +171,10 @@ def test_lengths_do_not_matter_to_cosines():
         ({"k": 0}, "k="),
         ({"k": (1, 0)}, "k="),
         ({"k": ()}, "k="),
+        ({"k": "5"}, "k=5: use whole numbers"),
+        ({"k": 2.5}, "k="),
+        ({"k": True}, "k="),
+        ({"k": None}, "k="),
         ({"k": (1, 4)}, "k=.* 3 training examples"),
         ({"weights": "rank"}, "unknown weights .rank"),
         ({"temperature": 0.0}, "temperature=0.0"),

@@ -176,6 +176,12 @@ _TABLES = {
         "path,label\n{p}0.png,a b\n{p}1.png,b c\n{p}2.png,a\n",
         {},
         {0: "a b", 1: "b c", 2: "a"},
+        "labels such as 'a b' are read as one class",
+    ),
+    "names of several words": (
+        "path,label\n{p}0.png,polar bear\n{p}1.png,black bear\n{p}2.png,bear\n",
+        {},
+        {0: "polar bear", 1: "black bear", 2: "bear"},
         "",
     ),
     "several classes, bars": (

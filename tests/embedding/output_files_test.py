@@ -69,6 +69,26 @@ def test_what_is_written_is_read_again_from_shards_too(format, tmp_path):
             output_files.read(whole)
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [["a"], ["b"]],
+        ["a", "b"],
+        # As many numbers as two rows of two.
+        [[1.0], [1.0, 2.0, 3.0]],
+        [None, [1.0, 2.0]],
+    ],
+    ids=["lists of texts", "texts", "ragged", "absent row"],
+)
+def test_columns_of_other_files_are_refused(rows, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = str(tmp_path / "e.parquet")
+    parquet.write_table(pyarrow.table({"embedding": rows}), path)
+    with pytest.raises(errors.UserError, match=path):
+        output_files.read(path)
+
+
 @pytest.mark.parametrize("name", ["file/out.npz", "folder"])
 def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
     (tmp_path / "file").write_text("")

@@ -5,6 +5,7 @@ import pytest
 from sklearn import metrics
 
 from tf_contrastive import evaluation
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.evaluation import classification_metrics as ours
 
 _CONFIDENCES = [0.95, 0.85, 0.86, 0.55, 0.35, 0.62]
@@ -64,6 +65,11 @@ def test_bins_hold_their_upper_end():
     np.testing.assert_array_equal(found["count"], [2, 2])
     np.testing.assert_allclose(found["accuracy"], [0.5, 0.5])
     np.testing.assert_allclose(found["confidence"], [0.25, 0.75])
+
+
+def test_no_examples_have_no_calibration():
+    with pytest.raises(UserError, match="pass a softmax"):
+        evaluation.expected_calibration_error(np.zeros([0, 3]), np.zeros([0]))
 
 
 # ---- Corruptions -------------------------------------------------------------

@@ -59,6 +59,13 @@ def test_fractions_are_swapped():
     assert abs(found["p_value"] - p_value) < 4 * error
 
 
+def test_what_equals_the_difference_but_for_rounding_counts():
+    a = [0.1, 0.2, 0.3]
+    # All signs equal: 2 of 8 permutations.
+    found = evaluation.permutation_test(a, [0.0] * 3)
+    assert found["p_value"] == pytest.approx(0.25, abs=0.03)
+
+
 def test_equal_models_are_tied_for_certain():
     a, _ = _answers()
     found = evaluation.compare(a, a)

@@ -92,9 +92,9 @@ def keep_going() -> Callable[[], None]:
     return finish
 
 
-def info(message: str) -> None:
-    """Logs progress."""
-    _logger.info("%s", errors.plain(message))
+def info(message: str, once: bool = False) -> None:
+    """Logs progress, or, with `once`, a fact that is written once."""
+    _logger.info("%s", errors.plain(message), extra={"once": once})
 
 
 def warning(message: str) -> None:
@@ -105,8 +105,8 @@ def warning(message: str) -> None:
 class _Handler(logging.Handler):
     """Writes records to the present `sys.stderr`, warnings in colour.
 
-    A line is written once: its cause may be met in several places, such as the
-    splits of a dataset.
+    A warning or a fact is written once: its cause may be met in several places,
+    such as the splits of a dataset.
     """
 
     def __init__(self) -> None:
@@ -115,10 +115,12 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
-        if line in self.written:
-            return
-        self.written.add(line)
-        if record.levelno >= logging.WARNING:
+        is_warning = record.levelno >= logging.WARNING
+        if is_warning or getattr(record, "once", False):
+            if line in self.written:
+                return
+            self.written.add(line)
+        if is_warning:
             line = _paint(line, _YELLOW)
         print(line, file=sys.stderr, flush=True)
 

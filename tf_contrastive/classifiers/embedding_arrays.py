@@ -7,9 +7,6 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors
 
-# A shorter row has no direction; its cosine to everything is 0.
-_SMALLEST_NORM = 1e-12
-
 
 class Scores(NamedTuple):
     """Scores [n, C] of test rows for the classes [C], sorted ids."""
@@ -72,7 +69,7 @@ def check_labels(
         raise errors.UserError(
             f"{name} are {array.dtype}: pass integer class ids from 0"
         )
-    if array.min() < 0:
+    if np.any(array < 0):
         raise errors.UserError(
             f"{name} hold {array.min()}: class ids start at 0 (-1 means no"
             " label); use a labelled dataset"
@@ -96,10 +93,10 @@ def normalize(embeddings: np.ndarray) -> np.ndarray:
     """Returns the rows of float [n, D] with length 1; zero rows stay zero."""
     # Dividing by the largest entry first keeps squares in float32's range. One
     # copy is made, and no other array of that size.
+    tiny = np.finfo(np.float32).tiny
     largest = np.maximum(embeddings.max(axis=1), -embeddings.min(axis=1))
-    scale = np.maximum(largest, np.finfo(np.float32).tiny)
+    scale = np.maximum(largest, tiny)
     rows = (embeddings / scale[:, np.newaxis]).astype(np.float32, copy=False)
     norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-    rows /= np.maximum(norms, _SMALLEST_NORM)[:, np.newaxis]
-    rows[largest <= _SMALLEST_NORM] = 0.0
+    rows /= np.maximum(norms, tiny)[:, np.newaxis]
     return rows

@@ -104,9 +104,9 @@ def knn(
     Feeney and Hughes 2024 (SINCERE), appendix M: s, k = 1 and 5. Wu et al.
     2018, section 3.4: exp(s / 0.07), k = 200.
     """
-    ks = [k] if isinstance(k, (int, np.integer)) else list(k)
-    if not ks or min(ks) < 1:
-        raise errors.UserError(f"k={k}: use at least 1 neighbour")
+    ks = np.atleast_1d(k).tolist()
+    if not ks or any(type(one) is not int or one < 1 for one in ks):
+        raise errors.UserError(f"k={k}: use whole numbers of at least 1")
     if weights not in KNN_WEIGHTS:
         raise errors.unknown("weights", weights, KNN_WEIGHTS)
     if not temperature > 0:

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.flags.flagfiles import packaged_flagfile
 
@@ -71,13 +71,13 @@ def _train(folder: Path, name: str, loss: str, start: float) -> None:
     log = folder / "log.txt"
     flagfile = packaged_flagfile(_FLAGFILE) or _FLAGFILE
 
-    def step(title: str, *words: str, cwd: str | None = None) -> None:
+    def step(title: str, words: list[str], cwd: str | None = None) -> None:
         spent = time.monotonic() - start
         print(f"== {spent:3.0f} s  {title}", file=sys.stderr, flush=True)
-        is_command = words[0] != "-I"
+        is_command = cwd is None
         with open(log, "a") as file:
             done = subprocess.run(
-                [sys.executable, *words],
+                words,
                 cwd=cwd,
                 stdout=file,
                 # Another process shows TensorFlow's lines about the processor.
@@ -93,7 +93,7 @@ def _train(folder: Path, name: str, loss: str, start: float) -> None:
             )
 
     def command(title: str, *words: str) -> None:
-        step(title, "-m", "tf_contrastive", *words, f"--workdir={workdir}")
+        step(title, processes.command(*words, f"--workdir={workdir}"))
 
     flags = [f"--flagfile={flagfile}", f"--loss={loss}"]
     command(f"pretraining with --loss={loss}", "pretrain", *flags)
@@ -103,8 +103,8 @@ def _train(folder: Path, name: str, loss: str, start: float) -> None:
     shutil.rmtree(export, ignore_errors=True)
     command(f"exporting {workdir}", "export")
     # From another folder: the package may be in this one.
-    serve = [str(_SERVE.resolve()), str(export.resolve())]
-    step(f"serving {export} without the package", "-I", *serve, cwd="/")
+    serve = [sys.executable, "-I", str(_SERVE.resolve()), str(export.resolve())]
+    step(f"serving {export} without the package", serve, cwd="/")
     (workdir / _FINISHED).touch()
 
 

@@ -226,8 +226,11 @@ def _list(name: str, path: str) -> Listing:
             f" {_FORM}, or tfrecord:PATH for TFRecords"
         )
     if left_out:
-        say = terminal.warning if heic else terminal.info
-        say(f"{name}: files that are not read: {left_out}{heic}")
+        text = f"{name}: files that are not read: {left_out}{heic}"
+        if heic:
+            terminal.warning(text)
+        else:
+            terminal.info(text, once=True)
     splits = _splits(name, path, tree.images)
     names, of_split, labels = [], [], []
     folders = set()

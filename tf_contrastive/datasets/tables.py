@@ -4,7 +4,9 @@ The names of the columns are in a header, and nothing is guessed from values.
 """
 
 import codecs
+import collections
 import functools
+import itertools
 import os
 import re
 
@@ -168,7 +170,8 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
                 f"{file}: column {other} has splits: rename it to split"
             )
     if others:
-        terminal.info(f"{file}: columns that are not read: {few(others)}")
+        unread = f"{file}: columns that are not read: {few(others)}"
+        terminal.info(unread, once=True)
     base, none = os.path.dirname(file), paths.array_of([""] * len(lines))
 
     def located(written: str) -> str:
@@ -204,16 +207,27 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
 
 
 def _check_single(name: str, labels: set[str]) -> None:
-    """Refuses labels of several classes."""
+    """Refuses labels of several classes, and warns of what may be some."""
     several = set(filter(_SEVERAL.fullmatch, labels))
-    for label in labels:
-        parts = re.split(r"[\s,&+]+", label)
-        if len(parts) > 1 and labels.issuperset(parts):
-            several.add(label)
+    words = {label: {*re.split(r"[\s,&+]+", label)} for label in labels}
+    joined = {label: parts for label, parts in words.items() if len(parts) > 1}
+    several |= {x for x, parts in joined.items() if labels.issuperset(parts)}
     if several:
         raise errors.UserError(
             f"{name}: label {min(several)} has several classes: write one class"
             f" for each image, {OWN}"
+        )
+    uses = collections.Counter(itertools.chain(*words.values()))
+    # "black bear", "polar bear": these have a word of their own.
+    doubtful = [
+        label
+        for label, parts in joined.items()
+        if all(uses[part] > 1 for part in parts)
+    ]
+    if doubtful:
+        terminal.warning(
+            f"{name}: labels such as {min(doubtful)!r} are read as one class:"
+            f" if they name several, write one for each image, {OWN}"
         )
 
 

@@ -264,7 +264,8 @@ def _ending_within(seconds: float) -> Iterator[None]:
     )
     numbers = map(str, (os.getpid(), errors.EXIT_RESUME, round(seconds)))
     watch = subprocess.Popen(
-        [sys.executable, "-c", _WATCH, *numbers, message],
+        # -I: no module of the current folder is imported.
+        [sys.executable, "-I", "-c", _WATCH, *numbers, message],
         stdin=subprocess.PIPE,
     )
     try:

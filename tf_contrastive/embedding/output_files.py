@@ -139,15 +139,33 @@ def read(path: str) -> Embeddings:
     read.
 
     Raises:
-      UserError: for an absent file, or an incomplete set of shards.
-      Exception: of any kind, for a damaged file.
+      UserError: for an absent or damaged file, or an incomplete set of shards.
     """
     kind = format_of(path)
     parts = []
     for file in _shards(path):
-        columns, names = _READERS[kind](file)
-        if "embeddings" not in columns:
-            raise ValueError(f"it has {', '.join(columns) or 'no columns'}")
+        try:
+            columns, names = _READERS[kind](file)
+            rows = {len(values) for values in columns.values()}
+            if "embeddings" not in columns or len(rows) != 1:
+                raise ValueError(
+                    f"it has {', '.join(columns) or 'nothing'}, not embeddings"
+                    " with a row for each image"
+                )
+            if columns["embeddings"].dtype.kind not in "fiu":
+                raise ValueError("its embeddings are not numbers")
+        except (
+            EOFError,
+            KeyError,
+            OSError,
+            ValueError,
+            zipfile.BadZipFile,
+            tf.errors.OpError,
+        ) as error:
+            raise errors.UserError(
+                f"{file} cannot be read as embeddings in the format {kind}"
+                f" ({errors.first_line(error)}): use a file that `embed` wrote"
+            ) from error
         parts.append((columns, names))
     shared = set.intersection(*(set(columns) for columns, _ in parts))
     joined = {
@@ -240,8 +258,8 @@ def _read_parquet(path: str) -> _Read:
         if key in table.column_names and name != "embeddings"
     }
     if "embedding" in table.column_names:
-        rows = table["embedding"].combine_chunks()
-        columns["embeddings"] = rows.flatten().to_numpy().reshape(len(rows), -1)
+        # Of rows that differ in length, or that are absent: ValueError.
+        columns["embeddings"] = np.stack(table["embedding"].to_numpy())
     metadata = table.schema.metadata or {}
     return columns, tuple(json.loads(metadata.get(b"label_names", b"[]")))
 

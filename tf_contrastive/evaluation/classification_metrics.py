@@ -127,7 +127,7 @@ def expected_calibration_error(
     is_softmax = p.ndim == 2 and np.all(
         (p >= 0) & (np.abs(p.sum(axis=1, keepdims=True) - 1) <= _SUM_TOLERANCE)
     )
-    if not is_softmax or y.shape != p.shape[:1]:
+    if not (is_softmax and p.size) or y.shape != p.shape[:1]:
         raise UserError(
             f"probabilities {list(p.shape)} and labels {list(y.shape)}: pass a"
             " softmax of logits, [examples, classes], and a label for each row"

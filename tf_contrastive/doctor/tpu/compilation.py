@@ -68,7 +68,8 @@ class Compiler:
         self.target, self.cores = target, cores or target.cores
         self._python = _interpreter(python)
         done = subprocess.run(
-            [self._python, "-c", _VERSIONS],
+            # -P: no module of the current folder is imported.
+            [self._python, "-P", "-c", _VERSIONS],
             capture_output=True,
             text=True,
             check=False,
