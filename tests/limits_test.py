@@ -521,10 +521,11 @@ def test_probabilities_sum_to_one_within_a_hundredth():
             error(total)
 
 
-def test_a_row_shorter_than_1e_12_has_no_direction():
-    rows = np.array([[1.1e-12, 0], [0.9e-12, 0]], np.float32)
+def test_a_row_below_float32_has_no_direction():
+    rows = np.array([[1.2e-38, 0], [0, 0], [3e38, 3e38]], np.float32)
     found = classifiers.normalize(rows)
-    np.testing.assert_allclose(found, [[1, 0], [0, 0]], rtol=1e-6)
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(found, [[1, 0], [0, 0], [half, half]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
