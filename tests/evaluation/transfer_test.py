@@ -294,7 +294,9 @@ def test_a_target_that_the_encoder_was_trained_on_is_refused_or_told(
         trainings=[(run, trained)],
     )
     if loss == "supcon":
-        with pytest.raises(errors.UserError, match="on their labels: repeat"):
+        with pytest.raises(
+            errors.UserError, match="on their labels: set another"
+        ):
             protocols.missing("transfer", scored)
         return
     [row] = protocols.run(scored, ["transfer"])["results"]

@@ -132,6 +132,9 @@ def test_replicas_refuse_a_last_batch_of_another_size(images):
         data = tf.data.Dataset.from_tensor_slices((views, labels))
         data = data.batch(32, drop_remainder=True)
         assert np.isfinite(model.fit(data, verbose=0).history["loss"]).all()
+        # Another size of batches, for which the graph is traced again.
+        data = data.unbatch().batch(16, drop_remainder=True)
+        assert np.isfinite(model.fit(data, verbose=0).history["loss"]).all()
 
 
 def test_keras_must_have_channels_last():

@@ -86,7 +86,10 @@ def measure_step(
     images = options.schedule.batch_size // replicas
     step = model.make_train_function()
 
-    def timed(images: int, seconds: float, static: bool = False) -> float:
+    # Other batches of an unknown size need no new trace; replicas refuse them.
+    static = replicas > 1 or not run.machine.on_cpu
+
+    def timed(images: int, seconds: float) -> float:
         classes = run.source.info.num_classes
         batches = iter(
             synthetic.batches(options, classes, images, run.strategy, static)
@@ -94,7 +97,7 @@ def measure_step(
         return statistics.median(_times(lambda: step(batches), seconds))
 
     if not run.machine.on_cpu:
-        whole = timed(images, seconds, static=True)
+        whole = timed(images, seconds)
         return StepTime(whole, images, memory.peak_resident())
     size = math.lcm(options.batch.grad_cache_chunks, 2)
     if size > images:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import distribution
 from tf_contrastive.base import errors
 from tf_contrastive.config import own
 from tf_contrastive.config.pretrain import Pretrain
@@ -314,8 +313,8 @@ class ContrastiveStep(tf.keras.Model):
         """Returns views whose sizes are known as far as the graph needs.
 
         Raises:
-          ValueError: for another size of images than the encoder's, an unknown
-            number of views, or batches that may differ between replicas.
+          ValueError: for another size of images than the encoder's, or an
+            unknown number of views.
         """
         taken = self.encoder.input_shape[1:]
         if not views.shape[2:].is_compatible_with(taken):
@@ -329,13 +328,6 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: the number of views must be"
                 " known: map the dataset by tf.ensure_shape(views, [None, V,"
                 " None, None, K])"
-            )
-        replicas = distribution.num_replicas()
-        if replicas > 1 and views.shape[0] is None:
-            raise ValueError(
-                f"batches of {replicas} replicas must be of one known size, and"
-                " the last one may be smaller: pass a tf.data.Dataset of"
-                " .batch(N, drop_remainder=True)"
             )
         return views
 

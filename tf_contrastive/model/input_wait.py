@@ -79,6 +79,7 @@ class InputWait(ContrastiveStep):
         graph = tf.function(several_steps, reduce_retracing=True)
 
         def execute(iterator: Any) -> Results:
+            _check_sizes(iterator, strategy.num_replicas_in_sync)
             with _one_line_errors():
                 results, seconds = graph(iterator)
             with tf.device(seconds.device):  # Without waiting for its value.
@@ -97,12 +98,29 @@ class InputWait(ContrastiveStep):
             return self.test_function
         graph = super().make_test_function(force)
 
+        replicas = self.distribute_strategy.num_replicas_in_sync
+
         def execute(iterator: Any) -> Results:
+            _check_sizes(iterator, replicas)
             with _one_line_errors():
                 return graph(iterator)
 
         self.test_tf_function, self.test_function = graph, execute
         return execute
+
+
+def _check_sizes(iterator: Any, replicas: int) -> None:
+    """Raises `ValueError` for batches that may differ between replicas.
+
+    Collectives would fail at the end of the epoch.
+    """
+    first = tf.nest.flatten(iterator.element_spec, expand_composites=True)[0]
+    if replicas > 1 and first.shape[0] is None:
+        raise ValueError(
+            f"batches of {replicas} replicas must be of one known size, and the"
+            " last one may be smaller: pass a tf.data.Dataset of"
+            " .batch(N, drop_remainder=True)"
+        )
 
 
 @contextlib.contextmanager
