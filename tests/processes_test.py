@@ -94,9 +94,7 @@ print("ready", file=sys.stderr, flush=True)
 signal.pause()
 """
 _PARENT = """
-from tf_contrastive.base import errors, installation, processes
-from tf_contrastive.commands import quickstart
-from tf_contrastive.distribution import strategies
+from tf_contrastive.base import processes
 print(*processes.run([]))
 """
 

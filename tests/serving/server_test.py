@@ -401,6 +401,7 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
         with client.connection() as silent:
             silent.sendall(head.encode() + b"Host: x\r\n\r\n" + body)
             served.wait_until(lambda: client.metric("predict_seconds_count"))
+            served.wait_until(lambda: client.metric("requests_active") == 0)
             time.sleep(2)
             with contextlib.suppress(ConnectionError):
                 received = 0

@@ -55,7 +55,7 @@ def _options(**options):
 # An interpreter that compiles nothing: "step 8" is a program for 8 images.
 _FAKE = """#!{python}
 import json, os, sys
-if sys.argv[1] == "-c":
+if sys.argv[1:3] == ["-P", "-c"]:
     print("fake")
     sys.exit()
 script, hlo, topology, cores, mode = sys.argv[1:]
