@@ -89,6 +89,14 @@ def test_views_alone_may_come_from_a_generator():
     assert np.isfinite(history["loss"]).all()
 
 
+def test_a_fit_may_have_more_views_than_the_one_before():
+    model = _model()
+    model.fit(_generator(), steps_per_epoch=1, verbose=0)
+    views = np.concatenate([_VIEWS, _VIEWS[:, :1]], axis=1)
+    history = model.fit(views, _LABELS, batch_size=16, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
 @pytest.mark.parametrize("size", [8, None])
 @pytest.mark.parametrize(
     "shape", [[None, 2, None, None, 3], [None, 2, None, None, None]]

@@ -261,7 +261,7 @@ class ContrastiveStep(tf.keras.Model):
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains as `tf.keras.Model.fit`, on views [B, V, H, W, K]."""
-        first = None
+        first, num_views = None, None
         if isinstance(x, tf.keras.utils.Sequence):
             first = x[0]
         elif isinstance(x, Iterator) and not isinstance(x, tf.data.Iterator):
@@ -269,7 +269,11 @@ class ContrastiveStep(tf.keras.Model):
             x = itertools.chain([first], x)
         if first is not None:
             views = tf.keras.utils.unpack_x_y_sample_weight(first)[0]
-            self._num_views = np.shape(views)[1] if np.ndim(views) > 1 else None
+            num_views = np.shape(views)[1] if np.ndim(views) > 1 else None
+        if num_views != self._num_views:
+            # A traced graph has the former number.
+            self.train_function = self.test_function = None
+            self._num_views = num_views
         return super().fit(x, *args, **kwargs)
 
     @do_not_convert_self
