@@ -348,6 +348,9 @@ class _NoSummaries(tf.keras.callbacks.Callback):
     def histogram_seconds(self):
         return 0.0
 
+    def flush(self):
+        pass
+
     def close(self):
         pass
 
