@@ -1,4 +1,8 @@
-"""A smaller "resnet10", for tests that are not about encoders.
+"""Small runs and networks, for tests that are not about them.
+
+`encoder` makes "resnet10" smaller, `run` and `words` are the options and the
+flags of a run of seconds, `convolutions` is a network for a model that a test
+builds, and `newest` and `weights` read a run's checkpoints.
 
 `python -m tests.small COMMAND ...` is `python -m tf_contrastive` with that
 encoder and, for `pretrain`, with the flags in `UNWATCHED`. The environment's
@@ -35,6 +39,59 @@ DIGITS = {
     "epochs": 2,
     "learning_rate": 1.0,
 }
+
+
+def run(**options):
+    """The options of a run of seconds, without histograms and projector."""
+    return fields.replace(RUN, **{**DIGITS, **options})
+
+
+def words(**options):
+    """The same as flags of `pretrain`."""
+    return [
+        f"--{name}={value}" for name, value in {**DIGITS, **options}.items()
+    ]
+
+
+def convolutions(side=8, filters=(8, 16), norm=None):
+    """Convolutions with stride 2: images [N, side, side, 3] -> [N, filters].
+
+    Args:
+      side: height and width of the images.
+      filters: of each convolution.
+      norm: a class of layers that follow each one, which has no bias then: the
+        gradient of a bias before a normalization would be noise.
+    """
+    import tensorflow as tf
+
+    images = x = tf.keras.Input((side, side, 3))
+    for number in filters:
+        x = tf.keras.layers.Conv2D(number, 3, 2, use_bias=norm is None)(x)
+        x = norm()(x) if norm else x
+        x = tf.keras.layers.ReLU()(x)
+    features = tf.keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
+    return tf.keras.Model(images, features)
+
+
+def newest(workdir):
+    """The step of a run's newest finished checkpoint; 0: it has none."""
+    from tf_contrastive import checkpoints
+
+    path, _ = checkpoints.newest(f"{workdir}/checkpoints")
+    return checkpoints.step_of(path) if path else 0
+
+
+def weights(workdir, step=None):
+    """All values of a checkpoint by name; of the newest one by default."""
+    import tensorflow as tf
+
+    step = newest(workdir) if step is None else step
+    reader = tf.train.load_checkpoint(f"{workdir}/checkpoints/ckpt-{step}")
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "CHECKPOINTABLE" not in name and "save_counter" not in name
+    }
 
 
 @contextlib.contextmanager
