@@ -110,7 +110,9 @@ def test_another_value_of_an_option_is_found(option, value, monkeypatch):
     assert recipes.unexplained("supcon_imagenet_6144", _AUTHORS)
 
 
-@pytest.mark.parametrize("name", _AUTHORS["recipes"])
+@pytest.mark.parametrize(
+    "name", [*_AUTHORS["recipes"], *_AUTHORS["evaluations"]]
+)
 def test_a_header_lists_the_differences_from_the_code(name):
     header = (_CONFIGS / f"{name}.flags").read_text()
     assert recipes.differs_field(name, _AUTHORS) in header

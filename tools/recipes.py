@@ -40,6 +40,10 @@ Where the flagfiles of `configs/` differ from their authors' settings, and what
 they set where the authors state nothing. Every other option is as stated:
 `configs/authors.json` has each with its value and source, and a test compares
 them. `python tools/recipes.py` writes this page.
+
+An epoch has whole batches only, floor(n / B) steps. SimCLR's code trains
+n * epochs // B + 1 steps in all, SupCon's as many without the 1, SINCERE's
+ceil(n / B) in each epoch: up to 1 % more.
 """
 
 Values = dict[str, Any]
@@ -78,21 +82,19 @@ def data() -> dict[str, Any]:
 
 def authors(name: str, content: dict[str, Any]) -> dict[str, list[Any]]:
     """Returns the authors' entry of each option of a recipe."""
-    if name in content["evaluations"]:
-        return content["evaluations"][name]
     return {k: e for k, e in _entries(name, content).items() if e is not None}
 
 
 def _entries(name: str, content: dict[str, Any]) -> Values:
     """Returns a recipe's entries, with those of its base."""
-    recipe = content["recipes"][name]
+    recipe = {**content["recipes"], **content["evaluations"]}[name]
     base = _entries(recipe["base"], content) if "base" in recipe else {}
     return {**base, **recipe["values"]}
 
 
 def differences(name: str, content: dict[str, Any]) -> list[str]:
     """Returns how a recipe differs from the authors' code beyond options."""
-    recipe = content["recipes"].get(name, {})
+    recipe = {**content["recipes"], **content["evaluations"]}[name]
     if "differences" not in recipe and "base" in recipe:
         return differences(recipe["base"], content)
     keys = recipe.get("differences", [])

@@ -29,7 +29,7 @@ from tf_contrastive.base import errors
 
 HOLDS = "holds"
 # Significantly above 0, but not above the bound.
-SMALLER = "right direction, smaller than the bound"
+SMALLER = "right direction, not shown above the bound"
 NONE_FOUND = "no difference found"
 # Of a claimed tie: neither within its bound nor beyond it.
 UNDECIDED = "undecided"

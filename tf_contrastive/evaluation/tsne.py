@@ -1,6 +1,6 @@
 """The protocol `tsne`: maps of h and z in two dimensions.
 
-Chen et al. 2020 (SimCLR), appendix B.5, shows ten random classes.
+Chen et al. 2020 (SimCLR), appendix B.4, shows ten random classes.
 """
 
 import numpy as np
