@@ -3,11 +3,13 @@
 import functools
 
 import blobs
+import contexts
 import numpy as np
 import pytest
+import tensorflow as tf
 from sklearn import metrics
 
-from tf_contrastive import evaluation
+from tf_contrastive import datasets, evaluation
 from tf_contrastive.evaluation import classification
 
 _arrays = functools.partial(
@@ -111,3 +113,21 @@ def test_lars_adapts_the_kernel_of_the_linear_classifier():
     np.testing.assert_allclose(model.bias, bias, atol=1e-5)
     of_epochs = np.mean(np.reshape(expected, [5, 4]), axis=1)
     np.testing.assert_allclose(losses, of_epochs, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "is_warned"), [(0.1, False), (1000.0, True)]
+)
+def test_a_classifier_that_is_worse_than_none_is_warned_of(
+    learning_rate, is_warned, caplog
+):
+    pixels = tf.keras.Sequential([tf.keras.layers.Flatten()])
+    pixels.build([None, 8, 8, 3])
+    train, test = (datasets.source("digits", x) for x in ("train", "test"))
+    contexts.measure(
+        "linear",
+        contexts.make(pixels, train, test),
+        learning_rate=learning_rate,
+        epochs=2,
+    )
+    assert ("above chance level, 2.3" in caplog.text) == is_warned

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, optimizers, schedules
-from tf_contrastive.base import errors
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.evaluate import space_variant
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
@@ -374,5 +374,16 @@ def _measure_linear(
         views=views_of(None),
         observer=context.observer if space == "h" else None,
     )
+    # Multi-hot labels have a sigmoid for each class: another chance level.
+    is_one_hot = labels.ndim == 1
+    chance_level = np.log(train_labels.max() + 1) if is_one_hot else np.inf
+    if probe["loss"] > chance_level:
+        terminal.warning(
+            "the linear classifier has not trained: its loss"
+            f" {probe['loss']:.3g} is above chance level, {chance_level:.3g};"
+            " change"
+            f" {errors.arg('linear_learning_rate')} or"
+            f" {errors.arg('linear_optimizer')}"
+        )
     probe["metrics"] = {"loss": probe["loss"], **selection}
     return probe
