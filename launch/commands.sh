@@ -49,27 +49,6 @@ check_flags() {
     .venv/bin/python launch/check_flags.py "$@" || exit 2
 }
 
-# Prints the one of some words that $1 begins, or that differs least from it, by
-# the letters to change, insert, leave out or swap; nothing if over half differ.
-nearest() {
-  printf '%s\n' "${@:2}" | awk -v word="$1" '
-    function less(a, b) { return a < b ? a : b }
-    {
-      n = length(word); m = length($0)
-      for (i = 0; i <= n; i++) d[i, 0] = i
-      for (j = 0; j <= m; j++) d[0, j] = j
-      for (i = 1; i <= n; i++) for (j = 1; j <= m; j++) {
-        a = substr(word, i, 1); b = substr($0, j, 1)
-        d[i, j] = less(less(d[i-1, j], d[i, j-1]) + 1, d[i-1, j-1] + (a != b))
-        if (i > 1 && a == substr($0, j-1, 1) && b == substr(word, i-1, 1))
-          d[i, j] = less(d[i, j], d[i-2, j-2] + 1)
-      }
-      if (index($0, word) == 1) d[n, m] = 0
-      if (NR == 1 || d[n, m] < best) { best = d[n, m]; found = $0 }
-    }
-    END { if (2 * best <= n) print found }'
-}
-
 # ---- Values ------------------------------------------------------------------
 #
 # Each value of a flag or of an environment variable passes through one of these
@@ -105,37 +84,22 @@ take_number() {
   printf -v "$1" %d "$((10#${2#*=}))"
 }
 
-# Prints a host in the same form for all of its spellings. Fails if it is neither
-# a name nor an IPv4 address nor an IPv6 address in brackets.
-canonical_host() {
-  local LC_ALL=C host left right zeros=0 group='[0-9a-f]{1,4}'
-  local word='[a-z0-9_]+' byte='(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])'
-  [[ $1 != *[[:cntrl:]]* ]] || return
-  host=$(tr '[:upper:]' '[:lower:]' <<<"$1")
-  if [[ $host == \[*\] ]]; then
-    host=${host#\[} host=${host%\]}
-    if [[ $host == *::* ]]; then
-      # As many groups of zeros as are missing.
-      left=${host%%::*} right=${host#*::} host=
-      until [[ $host =~ ^([^:]*:){7} ]]; do
-        host=${left:+$left:}$zeros${right:+:$right}
-        zeros+=:0
-      done
-    fi
-    [[ $host =~ ^($group:){7}$group$ ]] || return
-    # shellcheck disable=SC2086 # A word for each group.
-    host=$(printf ':%x' 0x${host//:/ 0x}) && host=[${host#:}]
-  elif [[ $host == *[!0-9.]* ]]; then
-    host=${host%.}
-    [[ $host =~ ^$word((-+|\.)$word)*$ ]]
+# Whether $1 is a host's name, an IPv4 address or an IPv6 address in brackets.
+is_host() {
+  local LC_ALL=C
+  local byte='(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])'
+  if [[ $1 == \[*\] ]]; then
+    [[ $1 =~ ^\[[0-9A-Fa-f:]*:[0-9A-Fa-f:]*\]$ ]]
+  elif [[ $1 == *[!0-9.]* ]]; then
+    [[ $1 =~ ^[A-Za-z0-9_]+((-+|\.)[A-Za-z0-9_]+)*$ ]]
   else
-    [[ $host =~ ^($byte\.){3}$byte$ ]]
-  fi && echo "$host"
+    [[ $1 =~ ^($byte\.){3}$byte$ ]]
+  fi
 }
 
 # Sets a variable to a host.
 take_host() {
-  canonical_host "${2#*=}" >/dev/null ||
+  is_host "${2#*=}" ||
     misused "$2: must be a host's name, IPv4 address or [IPv6 address]"
   printf -v "$1" %s "${2#*=}"
 }
@@ -147,7 +111,7 @@ take_address() {
   if [[ $name == *:* && $name != *']' ]]; then
     number=${name##*:} name=${name%:*}
   fi
-  if ! canonical_host "$name" >/dev/null || ! in_range "$number" 1 65535; then
+  if ! is_host "$name" || ! in_range "$number" 1 65535; then
     misused "$2: must be HOST:PORT, with a host's name, IPv4 address or [IPv6" \
       "address] and a port from 1 to 65535"
   fi

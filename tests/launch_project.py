@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).absolute().parents[1]
+import processes
+from processes import ROOT
 
 # A fake program that records its arguments.
 _RECORD = """#!{python}
@@ -62,14 +61,14 @@ class Project:
         return {**inherited, "PATH": path, **variables}
 
     def run(self, *words, **variables):
-        return subprocess.run(
-            words,
-            cwd=self.folder,
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-            timeout=100,
+        environment = self.environment(**variables)
+        return processes.run(
+            words, status=None, cwd=self.folder, env=environment
         )
+
+    def start(self, *words, **variables):
+        environment = self.environment(**variables)
+        return processes.start(words, cwd=self.folder, env=environment)
 
     def calls(self):
         """Returns and forgets the recorded calls."""

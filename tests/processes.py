@@ -56,8 +56,8 @@ def run(words, *, status=0, variables=(), cwd=ROOT, **options):
     done = subprocess.run(
         [*map(str, words)],
         cwd=cwd,
-        env={**os.environ, **dict(variables)},
         **{
+            "env": {**os.environ, **dict(variables)},
             "capture_output": True,
             "text": True,
             "timeout": LIMIT,
@@ -78,14 +78,13 @@ class Process:
         self._process = subprocess.Popen(
             [*map(str, words)],
             cwd=cwd,
-            env={**os.environ, **dict(variables)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             # Its children end with it: see `stop`.
             start_new_session=True,
-            **options,
+            **{"env": {**os.environ, **dict(variables)}, **options},
         )
         self.pid = self._process.pid
         self.stdin = self._process.stdin
