@@ -41,19 +41,33 @@ def export(folder, seed=0):
 
 def scale_weights(version, factor):
     """Multiplies the weights of an export's version."""
+    _change(version, lambda values: np.float32(factor) * values)
+
+
+def change_weight(version, numbers):
+    """Changes the first bias of a version, of eight channels."""
+
+    def change(values):
+        if values.shape == (8,):
+            values[: len(numbers)] = numbers
+        return values
+
+    _change(version, change)
+
+
+def _change(version, change):
     prefix = f"{version}/variables/variables"
     reader = tf.train.load_checkpoint(prefix)
     values = {
-        name: reader.get_tensor(name) * np.float32(factor)
+        name: change(reader.get_tensor(name))
         if dtype.is_floating
         else reader.get_tensor(name)
         for name, dtype in reader.get_variable_to_dtype_map().items()
     }
-    slices = len(values) * [""]
     tf.raw_ops.SaveV2(
         prefix=prefix,
         tensor_names=[*values],
-        shape_and_slices=slices,
+        shape_and_slices=len(values) * [""],
         tensors=[*values.values()],
     )
 
@@ -106,14 +120,6 @@ class Client:
         name = re.escape(f"tf_contrastive_serve_{name}{labels} ")
         match = re.search(rf"^{name}(\S+)$", content.decode(), re.MULTILINE)
         return float(match[1]) if match else 0.0
-
-    def versions(self):
-        """Returns version -> (state, error)."""
-        _, _, content = self.ask("GET", "/v1/models/encoder")
-        return {
-            int(row["version"]): (row["state"], row["status"]["error_message"])
-            for row in content["model_version_status"]
-        }
 
 
 @contextlib.contextmanager

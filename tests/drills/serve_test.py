@@ -232,9 +232,7 @@ def test_versions_are_exchanged_under_load(exports, expected, tmp_path):
                     lambda v=version: server.metric("model_version") == v, 300
                 )
                 publish(version + 1, exports[2])
-                served.wait_until(
-                    lambda v=version: v + 1 in server.versions(), 300
-                )
+                time.sleep(5)  # It is loaded, and refused.
                 content = json.dumps(server.predict(good))
                 assert _which(answers, content) == version // 2 % 2
                 memory.append(round(process.memory_info().rss / _MIB))

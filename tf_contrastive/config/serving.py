@@ -48,8 +48,8 @@ class Serving:
     )
     max_queue: int = option(
         128,
-        "predictions that are read or computed at a time, at most; others get"
-        " 503 at once",
+        "predictions that wait or are computed at a time, at most; others get"
+        " 503",
         minimum=1,
     )
     request_seconds: float = option(

@@ -8,25 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_contrastive.serving import metrics
-
 Arrays = dict[str, np.ndarray]
-# Batches that are computed at a time.
-_THREADS = 2
+# Rows of an input -> rows of the outputs.
+Call = Callable[[np.ndarray], Arrays]
 
 
 class _Task(NamedTuple):
     """A request, or some rows of a large one.
 
-    Attributes:
-      key: tasks of one key can be computed together.
-      call: rows of the input -> rows of the outputs.
-      rows: its input.
-      outputs: future of its outputs.
+    Tasks of one key can be computed together.
     """
 
     key: Hashable
-    call: Callable[[np.ndarray], Arrays]
+    call: Call
     rows: np.ndarray
     outputs: asyncio.Future
 
@@ -42,17 +36,13 @@ class Batcher:
       threads: batches that are computed at a time.
     """
 
-    def __init__(self, max_rows: int, threads: int = _THREADS) -> None:
+    def __init__(self, max_rows: int, threads: int = 2) -> None:
         self._max_rows, self._idle = max_rows, threads
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
         self._waiting: list[_Task] = []
-        metrics.WAITING.set_function(lambda: len(self._waiting))
 
     async def compute(
-        self,
-        kind: Hashable,
-        call: Callable[[np.ndarray], Arrays],
-        rows: np.ndarray,
+        self, kind: Hashable, call: Call, rows: np.ndarray
     ) -> Arrays:
         """Returns the outputs of a request.
 
@@ -60,11 +50,8 @@ class Batcher:
 
         Args:
           kind: of its call: requests of other kinds are not joined with it.
-          call: rows of the input -> rows of the outputs.
+          call: computes rows, in a thread; what it raises is raised.
           rows: the input.
-
-        Raises:
-          RestError: if the call raises it.
         """
         loop, key = asyncio.get_running_loop(), (kind, rows.shape[1:])
         tasks = [
@@ -78,8 +65,6 @@ class Batcher:
         finally:
             for task in tasks:
                 task.outputs.cancel()
-        if len(parts) == 1:
-            return parts[0]
         return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
 
     def _begin(self) -> None:
@@ -87,7 +72,6 @@ class Batcher:
         loop = asyncio.get_running_loop()
         while self._idle and (tasks := self._take()):
             self._idle -= 1
-            metrics.ROWS.observe(sum(len(task.rows) for task in tasks))
             computed = loop.run_in_executor(self._pool, _compute, tasks)
             computed.add_done_callback(functools.partial(self._end, tasks))
 
@@ -126,8 +110,7 @@ class Batcher:
 def _compute(tasks: list[_Task]) -> list[Arrays | Exception]:
     """Computes a batch; if it fails, each of its tasks by itself."""
     try:
-        rows = np.concatenate([task.rows for task in tasks])
-        outputs = tasks[0].call(rows)
+        outputs = tasks[0].call(np.concatenate([task.rows for task in tasks]))
     except Exception as error:
         if len(tasks) == 1:
             return [error]

@@ -7,94 +7,78 @@ uint8, is an error here.
 """
 
 import base64
-import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from starlette.exceptions import HTTPException
 
 # Characters of a value that an error quotes.
 _SHOWN = 60
 
 
-class RestError(Exception):
-    """A request that is refused or failed.
+class Signature(NamedTuple):
+    """A signature of an export.
 
     Attributes:
-      status: HTTP status code.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Input(NamedTuple):
-    """The input of a signature.
-
-    Attributes:
-      key: its name.
-      dtype: of its values: uint8, float32, or object for strings.
-      shape: its dimensions, -1 if unknown.
+      key: name of its only input.
+      dtype: of the input: uint8, float32, or object for strings.
+      shape: of the input, -1 for unknown dimensions.
+      outputs: names of the outputs.
+      call: array of the input -> arrays in the order of `outputs`.
     """
 
     key: str
     dtype: np.dtype
     shape: tuple[int, ...]
+    outputs: list[str]
+    call: Callable[[np.ndarray], list[np.ndarray]] | None = None
 
 
-class Request(NamedTuple):
-    """A request of a prediction.
-
-    Attributes:
-      signature: its name.
-      array: its input.
-      is_rows: whether it was in the row format (`instances`).
-    """
-
-    signature: str
-    array: np.ndarray
-    is_rows: bool
-
-
-# ---- Requests ---------------------------------------------------------------
-
-
-def read(body: bytes, input_of: Callable[[str], Input]) -> Request:
+def read(
+    body: bytes, signatures: Mapping[str, Signature]
+) -> tuple[str, np.ndarray, bool]:
     """Reads the body of a `:predict` request.
 
     Args:
       body: JSON.
-      input_of: signature's name -> its input; raises `RestError`.
+      signatures: those of the model, by name.
+
+    Returns:
+      The signature's name, its input, and whether that was in the row format
+      (`instances`).
 
     Raises:
-      RestError: status 400 for a body of another form.
+      HTTPException: status 400 for a body of another form.
     """
     document = _parse(body)
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise _invalid(f"signature_name is {_shown(name)}: must be a text")
     name = name or "serving_default"
-    expected = input_of(name)
-    if ("instances" in document) == ("inputs" in document):
-        raise _invalid(
-            "the body must have either instances (rows) or inputs (columns)"
-        )
+    if name not in signatures:
+        names = ", ".join(signatures)
+        raise _invalid(f"there is no signature {_shown(name)}: use {names}")
+    signature = signatures[name]
     is_rows = "instances" in document
+    if is_rows == ("inputs" in document):
+        raise _invalid("the body must have either instances or inputs")
     if is_rows:
         rows = document["instances"]
         if not isinstance(rows, list) or not rows:
             raise _invalid("instances must be a list of at least one row")
-        values = [_unnamed(row, expected.key) for row in rows]
+        values = [_unnamed(row, signature.key) for row in rows]
     else:
-        values = _unnamed(document["inputs"], expected.key)
-    return Request(name, _array(values, expected), is_rows)
+        values = _unnamed(document["inputs"], signature.key)
+    if signature.dtype.kind == "O":
+        return name, _strings(values, signature.key), is_rows
+    return name, _numbers(values, signature), is_rows
 
 
-def _invalid(message: str) -> RestError:
-    return RestError(400, message)
+def _invalid(message: str) -> HTTPException:
+    return HTTPException(400, message)
 
 
 def _shown(value: Any) -> str:
@@ -132,58 +116,41 @@ def _unnamed(value: Any, key: str) -> Any:
     return value[key] if is_named else value
 
 
-def _array(value: Any, expected: Input) -> np.ndarray:
-    """Makes the array of an input from nested lists.
-
-    One level after the other: types and lengths of a level are compared without
-    a step of Python for each value.
-    """
-    key, _, dimensions = expected
-    shape: list[int] = []
-    level = [value]
-    for size in dimensions:
-        is_lists = set(map(type, level)) <= {list}
-        sizes = set(map(len, level)) if is_lists else set()
-        if not level:
-            sizes = {max(size, 1)}  # An empty list has no further levels.
-        if len(sizes) != 1 or size not in (-1, *sizes):
-            raise _invalid(
-                f"{key} must be nested lists of the shape {list(dimensions)},"
-                f" where -1 is any size: those at level {len(shape)} are not"
-            )
-        shape.extend(sizes)
-        level = list(itertools.chain.from_iterable(level))
-    return _values(level, expected).reshape(shape)
-
-
-def _values(values: list[Any], expected: Input) -> np.ndarray:
-    """Makes a flat array of JSON values, without loss."""
-    key, dtype, _ = expected
-    if dtype.kind == "O":
-        strings = np.empty(len(values), object)
-        strings[:] = [_string(key, value) for value in values]
-        return strings
-    allowed = {int} if dtype.kind == "u" else {int, float}
-    if not set(map(type, values)) <= allowed:
-        wrong = next(v for v in values if type(v) not in allowed)
-        raise _invalid(f"{key}: {_shown(wrong)} is not a {dtype}")
-    if dtype.kind == "u":
-        for value in (min(values), max(values)) if values else ():
-            if not 0 <= value <= np.iinfo(dtype).max:
-                raise _invalid(f"{key}: {_shown(value)} is not a {dtype}")
-        return np.fromiter(values, dtype, len(values))
+def _numbers(value: Any, signature: Signature) -> np.ndarray:
+    """Makes an array of nested lists of numbers, without loss."""
+    key, dtype, dimensions, *_ = signature
+    if value == []:  # An empty list has no further levels.
+        return np.zeros([0, *(max(size, 1) for size in dimensions[1:])], dtype)
     try:
-        exact = np.fromiter(values, np.float64, len(values))
-    except OverflowError:  # An integer beyond float64.
-        exact = np.array([np.inf])
+        exact = np.array(value)
+    except (ValueError, OverflowError):  # Of lists that differ in length.
+        exact = np.array(None)
+    kinds = "iu" if dtype.kind == "u" else "iuf"
+    fits = exact.ndim == len(dimensions) and all(
+        expected in (-1, size)
+        for expected, size in zip(dimensions, exact.shape, strict=True)
+    )
+    if not fits or exact.dtype.kind not in kinds:
+        raise _invalid(
+            f"{key} must be nested lists of {dtype}, of the shape"
+            f" {list(dimensions)}, where -1 is any size"
+        )
     with np.errstate(over="ignore"):
         array = exact.astype(dtype)
-    if not np.isfinite(array).all():
-        raise _invalid(f"{key}: a number is not finite as {dtype}")
+    if not np.all(array == exact if dtype.kind == "u" else np.isfinite(array)):
+        raise _invalid(f"{key}: a number is not in the range of {dtype}")
     return array
 
 
-def _string(key: str, value: Any) -> bytes:
+def _strings(values: Any, key: str) -> np.ndarray:
+    if not isinstance(values, list):
+        raise _invalid(f"{key} must be a list of texts, not {_shown(values)}")
+    strings = np.empty(len(values), object)
+    strings[:] = [_string(value, key) for value in values]
+    return strings
+
+
+def _string(value: Any, key: str) -> bytes:
     try:
         if isinstance(value, str):
             return value.encode()
@@ -197,18 +164,6 @@ def _string(key: str, value: Any) -> bytes:
         ) from e
 
 
-# ---- Answers ----------------------------------------------------------------
-
-
-def as_json(value: Any) -> bytes:
-    """Writes a value without arrays.
-
-    Raises:
-      ValueError: if it holds a number that JSON does not have.
-    """
-    return json.dumps(value, allow_nan=False).encode()
-
-
 def write(outputs: Mapping[str, np.ndarray], is_rows: bool) -> bytes:
     """Writes the body of a `:predict` response.
 
@@ -217,7 +172,7 @@ def write(outputs: Mapping[str, np.ndarray], is_rows: bool) -> bytes:
       is_rows: whether the request was in the row format.
 
     Raises:
-      RestError: status 500 if a number is not finite.
+      HTTPException: status 500 if a number is not finite.
     """
     columns = {name: _listed(array) for name, array in outputs.items()}
     values: Any = columns
@@ -229,9 +184,10 @@ def write(outputs: Mapping[str, np.ndarray], is_rows: bool) -> bytes:
             for row in zip(*columns.values(), strict=True)
         ]
     try:
-        return as_json({"predictions" if is_rows else "outputs": values})
+        answer = {"predictions" if is_rows else "outputs": values}
+        return json.dumps(answer, allow_nan=False).encode()
     except ValueError as e:
-        raise RestError(
+        raise HTTPException(
             500, "an output is not finite, and JSON has no such numbers"
         ) from e
 

@@ -6,14 +6,15 @@ served any more leaves nothing behind.
 
 import os
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format
+from starlette.exceptions import HTTPException
 
 from tf_contrastive import exporting
-from tf_contrastive.serving.rest import Input, RestError
+from tf_contrastive.serving.rest import Signature
 
 _PREDICT = "tensorflow/serving/predict"
 # Code of TensorFlow -> HTTP status code, as TensorFlow Serving answers.
@@ -22,24 +23,8 @@ _STATUS = {
     tf.errors.RESOURCE_EXHAUSTED: 429,
     tf.errors.UNAVAILABLE: 503,
 }
-
-
-class BadVersionError(Exception):
-    """A version that is not to be served, whenever it is loaded."""
-
-
-class Signature(NamedTuple):
-    """A signature of an export.
-
-    Attributes:
-      input: its only one.
-      outputs: their names.
-      call: array of the input -> arrays in the order of `outputs`.
-    """
-
-    input: Input
-    outputs: list[str]
-    call: Any
+# Lines of an error that name places in the graph.
+_PLACES = "Detected at", "<stack traces", "\t [[{{", "[[{{"
 
 
 class SavedModel:
@@ -53,12 +38,13 @@ class SavedModel:
       signatures: those that can be called, by name.
 
     Raises:
-      BadVersionError: if it is not an export, or its outputs are not finite.
+      ValueError: if it is not an export, or has numbers that are not finite.
+      tf.errors.OpError: if it cannot be loaded.
     """
 
     def __init__(self, path: str) -> None:
         if not tf.io.gfile.exists(os.path.join(path, exporting.DETAILS_FILE)):
-            raise BadVersionError(
+            raise ValueError(
                 "it is not an export of this package: serve it by launch/serve"
             )
         self._session = tf.compat.v1.Session(graph=tf.Graph())
@@ -67,6 +53,7 @@ class SavedModel:
             graph = tf.compat.v1.saved_model.load(
                 self._session, [tf.saved_model.SERVING], path
             )
+        _check_variables(os.path.join(path, "variables", "variables"))
         self.metadata = {
             name: json_format.MessageToDict(
                 definition, preserving_proto_field_name=True
@@ -81,12 +68,12 @@ class SavedModel:
         self._session.graph.finalize()
         # The first call of a signature optimizes its graph.
         for name, signature in self.signatures.items():
-            _, dtype, shape = signature.input
-            fill = b"" if dtype.kind == "O" else 1
-            row = np.full([max(size, 1) for size in shape], fill, dtype)
+            fill = b"" if signature.dtype.kind == "O" else 1
+            shape = [max(size, 1) for size in signature.shape]
+            row = np.full(shape, fill, signature.dtype)
             for output, array in self.run(name, row).items():
                 if not np.isfinite(array).all():
-                    raise BadVersionError(f"{output} of {name} is not finite")
+                    raise ValueError(f"{output} of {name} is not finite")
 
     def _signature(self, definition: Any) -> Signature:
         ((key, info),) = definition.inputs.items()
@@ -97,39 +84,43 @@ class SavedModel:
         )
         dtype = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
         shape = tuple(dim.size for dim in info.tensor_shape.dim)
-        return Signature(Input(key, dtype, shape), outputs, call)
+        return Signature(key, dtype, shape, outputs, call)
 
     def run(self, signature: str, array: np.ndarray) -> dict[str, np.ndarray]:
         """Calls a signature, in any thread.
 
         Raises:
-          RestError: if TensorFlow raises an error.
+          HTTPException: if TensorFlow raises an error.
         """
-        _, outputs, call = self.signatures[signature]
+        *_, outputs, call = self.signatures[signature]
+        assert call
         try:
             return dict(zip(outputs, call(array), strict=True))
         except tf.errors.OpError as e:
             status = _STATUS.get(e.error_code, 500)
-            raise RestError(status, error_message(e)) from e
+            raise HTTPException(status, error_message(e)) from e
 
     def check_replaces(self, former: "SavedModel") -> None:
-        """Raises BadVersionError if requests to a former version would fail."""
-        for name, signature in former.signatures.items():
-            if name not in self.signatures:
-                raise BadVersionError(f"it has no signature {name}")
-            new = self.signatures[name]
-            if new.input != signature.input:
-                raise BadVersionError(f"its signature {name} has another input")
-            if missing := {*signature.outputs} - {*new.outputs}:
-                raise BadVersionError(
-                    f"its signature {name} has no output {missing.pop()}"
+        """Raises ValueError if requests to a former version would fail."""
+        for name, (*expected, outputs, _) in former.signatures.items():
+            *own, own_outputs, _ = self.signatures.get(name, ([], None))
+            if own != expected or not {*outputs} <= {*own_outputs}:
+                raise ValueError(
+                    f"it has no signature {name} of the same input and outputs"
                 )
+
+
+def _check_variables(prefix: str) -> None:
+    """Raises ValueError if a weight is not finite."""
+    reader = tf.train.load_checkpoint(prefix)
+    for name, dtype in reader.get_variable_to_dtype_map().items():
+        if dtype.is_floating and not np.isfinite(reader.get_tensor(name)).all():
+            raise ValueError(f"its variable {name} is not finite")
 
 
 def error_message(error: Exception) -> str:
     """Returns an error's message without places in the graph."""
-    message = getattr(error, "message", None) or error
-    lines = [line.strip() for line in str(message).splitlines()]
-    places = ("Graph execution error", "Detected at", "<stack traces", "[[{{")
-    lines = [line for line in lines if line and not line.startswith(places)]
+    message = str(getattr(error, "message", None) or error)
+    lines = message.removeprefix("Graph execution error:").strip().splitlines()
+    lines = [line for line in lines if not line.startswith(_PLACES)]
     return " ".join(lines) or type(error).__name__

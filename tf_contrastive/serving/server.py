@@ -1,8 +1,9 @@
-"""Starts the server, and limits its connections."""
+"""Starts the server, and disconnects slow clients."""
 
 import gc
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -13,13 +14,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tf_contrastive import exporting
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.config.serving import Serving
 from tf_contrastive.serving.app import READ_SECONDS, App
 from tf_contrastive.serving.versions import Versions
-
-_EVERYWHERE = ("0.0.0.0", "::")
-_MAX_CONNECTIONS = 512
 
 
 def serve(serving: Serving) -> None:
@@ -39,14 +37,12 @@ def serve(serving: Serving) -> None:
     tf.get_logger().setLevel("ERROR")
     # Imported modules are never freed: later collections need not search them.
     gc.freeze()
+    # Idle and slow connections are not counted, and each takes a file.
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     with listen(serving.host, serving.port) as listener:
         versions = Versions(path)
         app = App(serving, versions)
-        if serving.host in _EVERYWHERE:
-            terminal.warning(
-                f"{errors.arg('host', serving.host)}: everybody who can connect"
-                " may use this server, and it does not encrypt"
-            )
         host = f"[{serving.host}]" if ":" in serving.host else serving.host
         port = listener.getsockname()[1]
         listener.listen()
@@ -81,7 +77,6 @@ def make(app: App, stop_seconds: float) -> uvicorn.Server:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=READ_SECONDS,
         timeout_graceful_shutdown=math.ceil(stop_seconds),
     )

@@ -1,51 +1,32 @@
 """The version that is served: the newest good one, which a bad one never ends.
 
-A version is good if it can be loaded, its embeddings are finite, and it takes
-the requests that the served version takes.
+A version is good if it can be loaded, its numbers are finite, and it takes the
+requests that the served version takes.
 """
 
 import asyncio
 import gc
-import math
 import os
-import time
 from typing import NamedTuple
 
 import tensorflow as tf
+from starlette.exceptions import HTTPException
 
 from tf_contrastive import exporting
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.serving.rest import RestError
-from tf_contrastive.serving.saved_model import (
-    BadVersionError,
-    SavedModel,
-    error_message,
-)
+from tf_contrastive.serving.saved_model import SavedModel, error_message
 
 POLL_SECONDS = 1.0
-# Until a version that could not be loaded is tried again although its files are
-# the same: the reason may have been a filesystem or a full memory.
-_RETRY_SECONDS = 10.0
 # Names, lengths and times.
 _Files = list[tuple[str, int, int]]
 
 
 class _Version(NamedTuple):
-    """A version that is loaded, or failed.
-
-    Attributes:
-      number: its number.
-      files: see `_files`.
-      model: None if it failed.
-      error: why it failed.
-      retry: when it is tried again, by the monotonic clock.
-    """
+    """A loaded version, and the files of which it was loaded."""
 
     number: int
     files: _Files
-    model: SavedModel | None
-    error: str = ""
-    retry: float = math.inf
+    model: SavedModel
 
 
 class Versions:
@@ -61,10 +42,11 @@ class Versions:
     def __init__(self, path: str) -> None:
         self._path = path
         self._served: _Version | None = None
-        self._failed: dict[int, _Version] = {}
+        # Number -> files, and why they could not be loaded.
+        self._failed: dict[int, tuple[_Files, str]] = {}
         self._served = self._newer()
         if not self._served:
-            reasons = (f"{n}: {v.error}" for n, v in self._failed.items())
+            reasons = (f"{n}: {why}" for n, (_, why) in self._failed.items())
             raise errors.UserError(
                 f"{errors.arg('saved_model', path)} has no version that can be"
                 f" served ({'; '.join(reasons)}): export it again"
@@ -82,36 +64,12 @@ class Versions:
         A replaced one is unloaded once no request holds its model.
 
         Raises:
-          RestError: status 404 if `number` is another version.
+          HTTPException: status 404 if `number` is another version.
         """
-        version = self._served
-        assert version and version.model
-        if number not in (None, version.number):
-            raise RestError(404, f"version {number} is not served")
-        return version.number, version.model
-
-    def status(self, number: int | None) -> list[dict[str, object]]:
-        """Returns the status of a version or of all, the newest first.
-
-        Raises:
-          RestError: status 404 if there is no such version.
-        """
-        failed = dict(self._failed)  # A thread changes it.
-        reasons = {self.number: ""} | {n: v.error for n, v in failed.items()}
-        if number is not None and number not in reasons:
-            raise RestError(404, f"there is no version {number}")
-        return [
-            {
-                "version": str(n),
-                "state": "AVAILABLE" if n == self.number else "END",
-                "status": {
-                    "error_code": "UNKNOWN" if reasons[n] else "OK",
-                    "error_message": reasons[n],
-                },
-            }
-            for n in sorted(reasons, reverse=True)
-            if number in (None, n)
-        ]
+        assert self._served
+        if number not in (None, self.number):
+            raise HTTPException(404, f"version {number} is not served")
+        return self.number, self._served.model
 
     async def follow(self) -> None:
         """Replaces the served version by newer good ones, forever."""
@@ -134,7 +92,7 @@ class Versions:
 
         A version that is older than the served one is loaded only if the folder
         of the served one was removed. One that failed is tried again when its
-        files change, or after a while if it is not known to be bad.
+        files change.
         """
         served, folders = self._served, self._folders()
         for number in self._failed.keys() - folders.keys():
@@ -149,35 +107,25 @@ class Versions:
             if served and (number, files) == (served.number, served.files):
                 self._failed.pop(number, None)
                 return None
-            failed = self._failed.get(number)
-            if (
-                failed
-                and failed.files == files
-                and time.monotonic() < failed.retry
-            ):
+            failed_files, former = self._failed.get(number, (None, ""))
+            if failed_files == files:
                 continue
             gc.collect()  # Graphs that are not used refer to themselves.
             try:
-                version = _Version(number, files, self._load(path, number))
+                model = SavedModel(path)
+                if served and number >= served.number:
+                    model.check_replaces(served.model)
                 if _files(path) != files:
-                    raise BadVersionError("its files change")
+                    raise ValueError("its files change")
             except Exception as error:
-                why, retry = error_message(error), math.inf
-                if not isinstance(error, BadVersionError):
-                    retry = time.monotonic() + _RETRY_SECONDS
-                if failed is None or why != failed.error:
+                why = error_message(error)
+                if why != former:
                     terminal.warning(f"cannot serve {path}: {why}")
-                self._failed[number] = _Version(number, files, None, why, retry)
+                self._failed[number] = files, why
                 continue
             self._failed.pop(number, None)
-            return version
+            return _Version(number, files, model)
         return None
-
-    def _load(self, path: str, number: int) -> SavedModel:
-        model, served = SavedModel(path), self._served
-        if served and served.model and number >= served.number:
-            model.check_replaces(served.model)
-        return model
 
     def _folders(self) -> dict[int, str]:
         """Returns the versions' folders, incomplete ones included."""
@@ -191,9 +139,8 @@ def _files(path: str) -> _Files:
     """Returns names, lengths and times of a version's graph and weights."""
     folder = os.path.join(path, "variables")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    paths = [os.path.join(folder, name) for name in sorted(names)]
     files = []
-    for file in (os.path.join(path, exporting.GRAPH_FILE), *paths):
-        status = tf.io.gfile.stat(file)
-        files.append((file, status.length, status.mtime_nsec))
-    return files
+    for name in (exporting.GRAPH_FILE, *(f"variables/{n}" for n in names)):
+        status = tf.io.gfile.stat(os.path.join(path, name))
+        files.append((name, status.length, status.mtime_nsec))
+    return sorted(files)
