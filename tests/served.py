@@ -40,30 +40,18 @@ def export(folder, seed=0):
 
 
 def scale_weights(version, factor):
-    """Multiplies the weights of an export's version."""
-    _change(version, lambda values: np.float32(factor) * values)
+    """Multiplies the weights of an export's version by a number.
 
-
-def change_weight(version, numbers):
-    """Changes the first bias of a version, of eight channels."""
-
-    def change(values):
-        if values.shape == (8,):
-            values[: len(numbers)] = numbers
-        return values
-
-    _change(version, change)
-
-
-def _change(version, change):
+    Or by an array, those that have its shape.
+    """
     prefix = f"{version}/variables/variables"
     reader = tf.train.load_checkpoint(prefix)
-    values = {
-        name: change(reader.get_tensor(name))
-        if dtype.is_floating
-        else reader.get_tensor(name)
-        for name, dtype in reader.get_variable_to_dtype_map().items()
-    }
+    factor = np.float32(factor)
+    values = {}
+    for name, dtype in reader.get_variable_to_dtype_map().items():
+        values[name] = reader.get_tensor(name)
+        if dtype.is_floating and factor.shape in ((), values[name].shape):
+            values[name] *= factor
     tf.raw_ops.SaveV2(
         prefix=prefix,
         tensor_names=[*values],
@@ -114,10 +102,10 @@ class Client:
                     received += part
             return received
 
-    def metric(self, name, labels=""):
+    def metric(self, name):
         """Returns a value at /metrics, 0 if it is absent."""
         _, _, content = self.ask("GET", "/metrics")
-        name = re.escape(f"tf_contrastive_serve_{name}{labels} ")
+        name = re.escape(f"tf_contrastive_serve_{name} ")
         match = re.search(rf"^{name}(\S+)$", content.decode(), re.MULTILINE)
         return float(match[1]) if match else 0.0
 

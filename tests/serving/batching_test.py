@@ -54,6 +54,7 @@ def test_a_large_request_is_divided():
     batches, results = _run([[1, 2, 3, 4, 5]], 2)
     assert batches == [[1, 2], [3, 4], [5]]
     assert results == [[2, 4, 6, 8, 10]]
+    assert _run([np.zeros([0, 2])], 4) == ([[]], [[]])
 
 
 def test_only_requests_of_a_kind_and_a_size_are_joined():
@@ -95,7 +96,3 @@ def test_two_batches_are_computed_at_a_time():
         return before, len(count)
 
     assert asyncio.run(begun()) == (2, 3)
-
-
-def test_no_rows_have_no_outputs():
-    assert _run([np.zeros([0, 2])], 4) == ([[]], [[]])

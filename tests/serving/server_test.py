@@ -154,23 +154,16 @@ _FLOAT = {"signature_name": "serving_float", "inputs": [[[[2.0, 0, 0]]]]}
         ("POST", "/v1/models/half:predict", _ONE, 404),
         ("POST", f"{_MODEL}/versions/7:predict", _ONE, 404),
         ("POST", f"{_MODEL}/versions/1:predict", _ONE, 200),
-        ("GET", f"{_MODEL}/versions/7", None, 404),
-        ("GET", f"{_MODEL}/versions/7/metadata", None, 404),
         ("GET", f"{_MODEL}/versions/{10**18 - 1}", None, 404),
         ("GET", f"{_MODEL}/versions/{2**64}", None, 400),
         ("GET", f"{_MODEL}/versions/{'9' * 5000}", None, 400),
-        ("GET", f"{_MODEL}/labels/stable", None, 400),
         ("POST", f"{_MODEL}:classify", {"examples": [{}]}, 400),
-        ("POST", _MODEL, _ONE, 400),
         ("GET", PREDICT, None, 400),
         ("PUT", PREDICT, _ONE, 400),
-        ("GET", "/v1/models", None, 400),
         ("GET", "/favicon.ico", None, 404),
         ("POST", "/healthz", b"", 404),
         ("POST", PREDICT, b"", 400),
         ("POST", PREDICT, {"signature_name": "x", "inputs": 1}, 400),
-        ("POST", PREDICT, {"inputs": [[1]]}, 400),
-        ("POST", PREDICT, {"inputs": [[]]}, 400),
         ("POST", PREDICT, _FLOAT, 400),
     ],
 )
@@ -180,13 +173,6 @@ def test_other_requests_get_their_status_and_an_error(
     status, _, content = client.ask(method, path, body)
     assert status == expected
     assert expected == 200 or [*content] == ["error"], content
-
-
-def test_long_answers_are_compressed(client):
-    body = {"inputs": _images(40).tolist()}
-    headers = {"Accept-Encoding": "gzip"}
-    _, headers, _ = client.ask("POST", PREDICT, body, headers)
-    assert headers["Content-Encoding"] == "gzip"
 
 
 @pytest.mark.parametrize("path", ["/healthz", _MODEL, "/metrics"])
@@ -201,12 +187,13 @@ def test_metrics(client):
     status, headers, content = client.ask("GET", "/metrics")
     assert status == 200 and headers["Content-Type"].startswith("text/plain")
     assert b"process_resident_memory_bytes" in content
-    labels = '{code="200",kind="predict"}'
-    before = client.metric("requests_total", labels)
-    seconds = client.metric("predict_seconds_count")
+    counters = (
+        "predict_seconds_count",
+        'requests_total{code="200",kind="predict"}',
+    )
+    before = [*map(client.metric, counters)]
     client.predict(_ONE)
-    assert client.metric("requests_total", labels) == before + 1
-    assert client.metric("predict_seconds_count") == seconds + 1
+    assert [*map(client.metric, counters)] == [x + 1 for x in before]
     assert client.metric("model_version") == 1
     assert client.metric("requests_active") == 0
 
@@ -230,15 +217,14 @@ def test_bad_exports_are_not_served(folder, tmp_path):
         change(version)
         return str(version)
 
-    for name, change in {
-        "NaN": lambda x: served.scale_weights(x, np.nan),
+    for name, factor in {
+        "variable": [np.nan] * 8,
         # Finite weights, whose embeddings are infinite.
-        "large": lambda x: served.scale_weights(x, 1e30),
-        # Of a channel that the ReLU stops.
-        "unseen": lambda x: served.change_weight(x, [-np.inf]),
+        "embedding": 1e30,
     }.items():
-        with pytest.raises(ValueError, match="finite"):
-            SavedModel(changed(name, change))
+        version = changed(name, lambda x, f=factor: served.scale_weights(x, f))
+        with pytest.raises(ValueError, match=f"{name} .*not finite"):
+            SavedModel(version)
     with pytest.raises(tf.errors.OpError):
         SavedModel(changed("truncated", _truncate))
     model = SavedModel(changed("without", _without_classify))
