@@ -3,10 +3,9 @@
 import ast
 import graphlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -173,4 +172,4 @@ def test_the_package_has_few_parts_on_few_floors():
 )
 def test_the_command_line_starts_without_tensorflow(statement):
     code = f"{statement}; import sys; sys.exit('tensorflow' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)
+    processes.run(processes.python(code))

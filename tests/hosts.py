@@ -5,18 +5,13 @@ shares the files. Needs Linux, root, and the programs ip, unshare and ss.
 """
 
 import contextlib
-import heapq
 import os
-import random
 import shutil
 import signal
-import socket
-import struct
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
+
+from tests import processes
 
 # Prints the ports of an address that accept connections.
 _SCAN = """
@@ -32,9 +27,7 @@ _NETNS = Path("/etc/netns")  # Where `ip netns exec` finds their /etc/hosts.
 
 
 def _run(*words):
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert not done.returncode, f"{' '.join(words)}: {done.stderr}"
-    return done.stdout
+    return processes.run(words).stdout
 
 
 def why_not():
@@ -75,7 +68,6 @@ class Network:
 
     def __exit__(self, *_):
         for host in self.hosts:
-            host.normal()
             host.lose()
             shutil.rmtree(_NETNS / host.space, ignore_errors=True)
         with contextlib.suppress(AssertionError):
@@ -106,7 +98,6 @@ class Host:
         self.space = f"{_PREFIX}{name}"
         self._card = f"02:00:0a:26:00:{number:02x}"  # The same after `boot`.
         self._port = f"port{number}"  # Of the switch.
-        self._relay = None
 
     def boot(self):
         """Makes the host and connects it."""
@@ -141,9 +132,9 @@ class Host:
         named = ("sh", "-c", 'hostname "$0" && exec "$@"', self.name)
         return [*inside, *named, *map(str, words)]
 
-    def start(self, *words, **options):
-        """Starts a command; the options are those of `subprocess.Popen`."""
-        return subprocess.Popen(self.command(*words), **options)
+    def start(self, words, **options):
+        """Starts a command; the options are those of `processes.start`."""
+        return processes.start(self.command(*words), **options)
 
     def listening(self):
         """{"address:port"} of its TCP servers."""
@@ -152,17 +143,12 @@ class Host:
 
     def open_ports(self, other):
         """The TCP ports of another host that this one can connect to."""
-        scan = (sys.executable, "-c", _SCAN, other.address)
-        process = self.start(*scan, stdout=subprocess.PIPE)
-        return {*map(int, process.communicate()[0].split())}
+        scan = processes.python(_SCAN, other.address)
+        return {*map(int, processes.run(self.command(*scan)).stdout.split())}
 
     def cut(self):
         """Pulls its cable: nothing reaches it, and it reaches nothing."""
         _switch("link", "set", self._port, "nomaster")
-
-    def restore(self):
-        """Connects it again."""
-        _switch("link", "set", self._port, "master", "bridge")
 
     def blackhole(self, address):
         """Loses what this host sends to an address, without a message."""
@@ -191,98 +177,3 @@ class Host:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(number, signal.SIGKILL)
                 time.sleep(0.05)
-
-    def slow(self, *, delay=0.0, loss=0.0, rate=1e12, drop=()):
-        """Puts a relay into its cable, until `normal`.
-
-        Args:
-          delay: of every frame in each direction, in seconds.
-          loss: the part of the frames that are lost.
-          rate: bytes in a second, in each direction.
-          drop: TCP ports whose frames are lost, as a firewall does it.
-        """
-        self.normal()
-        inner, outer = f"in{self._port}", f"out{self._port}"
-        _switch("link", "add", inner, "type", "veth", "peer", "name", outer)
-        _switch("link", "set", inner, "up")
-        _switch("link", "set", outer, "master", "bridge", "up")
-        _switch("link", "set", self._port, "nomaster")
-        numbers = map(str, (delay, loss, rate, *drop))
-        relay = (sys.executable, __file__, self._port, inner, *numbers)
-        self._relay = subprocess.Popen(
-            ["ip", "netns", "exec", _SWITCH, *relay], stdout=subprocess.PIPE
-        )
-        assert self._relay.stdout.readline() == b"ready\n"
-
-    def normal(self):
-        """Takes the relay out again."""
-        if self._relay:
-            self._relay.kill()
-            self._relay.communicate()
-            self._relay = None
-            with contextlib.suppress(AssertionError):
-                _switch("link", "delete", f"in{self._port}")
-                _switch("link", "set", self._port, "master", "bridge")
-
-
-# ---- The relay, a program of its own -----------------------------------------
-
-# SOL_PACKET, PACKET_VNET_HDR: frames keep what the card would compute.
-_VNET_HEADER = 263, 15
-_HEADER_BYTES = 10
-
-
-def _ports(frame):
-    """The TCP ports of a frame, both; none of other frames."""
-    kind = frame[12:14]
-    if kind == b"\x08\x00" and frame[23] == socket.IPPROTO_TCP:
-        start = 14 + 4 * (frame[14] & 15)
-    elif kind == b"\x86\xdd" and frame[20] == socket.IPPROTO_TCP:
-        start = 14 + 40
-    else:
-        return ()
-    return struct.unpack("!HH", frame[start : start + 4])
-
-
-def _socket(name):
-    found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    found.setsockopt(*_VNET_HEADER, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
-    found.bind((name, 3))  # ETH_P_ALL
-    return found
-
-
-def _relay_one_way(source, sink, delay, loss, rate, dropped):
-    """Moves frames, each `delay` seconds after the link has taken it."""
-    waiting, free, order = [], 0.0, 0
-    draw = random.Random(0)
-    while True:
-        left = waiting[0][0] - time.monotonic() if waiting else 1.0
-        source.settimeout(max(left, 1e-4))
-        with contextlib.suppress(TimeoutError):
-            # Frames that this socket's interface sends are not for the other.
-            data, (*_, kind, _, _) = source.recvfrom(1 << 17)
-            frame = data[_HEADER_BYTES:]
-            if (
-                kind != socket.PACKET_OUTGOING
-                and draw.random() >= loss
-                and dropped.isdisjoint(_ports(frame))
-            ):
-                free = max(free, time.monotonic()) + len(frame) / rate
-                order += 1
-                heapq.heappush(waiting, (free + delay, order, data))
-        while waiting and waiting[0][0] <= time.monotonic():
-            with contextlib.suppress(OSError):
-                sink.send(heapq.heappop(waiting)[-1])
-
-
-def _relay(near, far, delay, loss, rate, *dropped):
-    a, b = _socket(near), _socket(far)
-    numbers = float(delay), float(loss), float(rate), {int(p) for p in dropped}
-    for ends in ((a, b), (b, a)):
-        threading.Thread(target=_relay_one_way, args=(*ends, *numbers)).start()
-    print("ready", flush=True)
-
-
-if __name__ == "__main__":
-    _relay(*sys.argv[1:])

@@ -3,29 +3,23 @@
 import importlib.metadata
 import importlib.util
 import os
-import pathlib
 import shlex
-import subprocess
 import sys
 
+import processes
 import pytest
 from packaging import markers
 
 from tf_contrastive.base import installation
 
-_ROOT = pathlib.Path(installation.ROOT)
 _NEEDED = ("absl", "numpy", "tensorflow", "wrapt")
 
 
-def _without_packages(*words, **folders):
-    """Runs Python without installed packages, but for folders of its own."""
-    return subprocess.run(
-        [sys.executable, "-S", *words],
-        cwd=_ROOT,
-        env={"PATH": os.environ["PATH"], **folders},
-        capture_output=True,
-        text=True,
-    )
+def _without_packages(*words, status, **folders):
+    """Runs Python without installed packages, except folders of its own."""
+    environment = {"PATH": os.environ["PATH"], **folders}
+    words = [sys.executable, "-S", *words]
+    return processes.run(words, status=status, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +41,14 @@ def test_a_wrong_interpreter_gets_one_line(packages, version, named, tmp_path):
         text = f"Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\n"
         (info / "METADATA").write_text(text)
     path = {"PYTHONPATH": str(tmp_path)}
-    done = _without_packages("-m", "tf_contrastive", "doctor", **path)
-    assert done.returncode == 2 and not done.stdout
+    words = ("-m", "tf_contrastive", "doctor")
+    done = _without_packages(*words, status=2, **path)
+    assert not done.stdout
     (line,) = done.stderr.splitlines()
     assert named in line and sys.executable in line
     assert "launch/install" in line or ".venv/bin/python" in line
-    done = _without_packages("-c", "import tf_contrastive", **path)
-    assert done.returncode == 1
+    words = ("-c", "import tf_contrastive")
+    done = _without_packages(*words, status=1, **path)
     assert done.stderr.splitlines()[-1].startswith("ImportError: ")
 
 
@@ -69,16 +64,6 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
     assert __main__.main() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "tensorflow" in line and sys.executable in line
-
-
-def _requirements(monkeypatch, lines):
-    def requires(name):
-        assert name == "tf_contrastive"
-        if lines is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return lines
-
-    monkeypatch.setattr(importlib.metadata, "requires", requires)
 
 
 _LINES = [
@@ -104,7 +89,7 @@ _LINES = [
 def test_a_missing_package_comes_with_the_command_that_installs_it(
     module, extra, stack, expected, monkeypatch
 ):
-    _requirements(monkeypatch, _LINES)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: _LINES)
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.9")
     # The installed TensorFlow decides, not the Python.
@@ -125,12 +110,6 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(
     words = shlex.split(problem.partition(": run ")[2])
     assert words[:4] == [sys.executable, "-m", "pip", "install"]
     assert words[4:] == expected
-
-
-def test_an_extra_without_metadata_is_that_of_the_clone(monkeypatch):
-    _requirements(monkeypatch, None)
-    words = shlex.split(installation.command("onnx", "onnx"))
-    assert words[-1] == f"{_ROOT}[onnx]"
 
 
 def test_a_package_of_another_stack_is_named_with_its_error(

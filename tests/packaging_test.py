@@ -1,24 +1,22 @@
 """Dependencies, the installer and the checks of continuous integration."""
 
 import ast
-import json
 import os
-import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 
+import processes
 import pytest
 from google.protobuf.internal import api_implementation
 from packaging import requirements, utils
+from processes import ROOT
 
-from tf_contrastive import __main__, flags
+from tf_contrastive import flags
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 
-ROOT = pathlib.Path(__file__).absolute().parents[1]
 # The default of this Python.
 _STACK = "card" if sys.version_info < (3, 12) else "current"
 
@@ -60,10 +58,6 @@ def _stacks():
         yield stack, needed, pins
 
 
-def _run(*words, **options):
-    return subprocess.run(words, capture_output=True, text=True, **options)
-
-
 # ---- Dependencies -----------------------------------------------------------
 
 
@@ -97,7 +91,7 @@ def _keras_of(*statements):
     """The module of `tf.keras.layers.Layer` after some statements."""
     code = "; ".join([*statements, "print(tf.keras.layers.Layer.__module__)"])
     clean = {k: v for k, v in os.environ.items() if "LEGACY_KERAS" not in k}
-    done = _run(sys.executable, "-c", code, cwd=ROOT, env=clean)
+    done = processes.run(processes.python(code), status=None, env=clean)
     return (done.stdout or done.stderr).splitlines()[-1]
 
 
@@ -112,13 +106,6 @@ def test_keras_is_that_of_the_stack_whatever_is_imported_first():
         assert last.startswith(expected)
     else:
         assert last.startswith("ImportError") and "TF_USE_LEGACY_KERAS" in last
-
-
-def test_setup_reads_the_version_of_the_package():
-    import tf_contrastive
-
-    done = _run(sys.executable, "setup.py", "--version", cwd=ROOT, check=True)
-    assert done.stdout.split()[-1] == tf_contrastive.__version__
 
 
 # ---- launch/install ---------------------------------------------------------
@@ -154,11 +141,8 @@ def project(tmp_path):
 
 def _install(project, *arguments, **variables):
     variables = {"PYTHON": str(project / "fake-python"), **variables}
-    return _run(
-        project / "launch" / "install",
-        *arguments,
-        env={**os.environ, **variables},
-    )
+    words = [project / "launch" / "install", *arguments]
+    return processes.run(words, status=None, variables=variables)
 
 
 def _pip_calls(project):
@@ -186,7 +170,10 @@ def test_install_follows_the_pins_and_repeats_only_after_changes(project):
     with (project / "tools" / "pins" / f"{_STACK}.txt").open("a") as file:
         file.write("# changed\n")
     assert _install(project).returncode == 0
-    base, dev, again = _pip_calls(project)
+    # Repeated always: the stamp does not distinguish wheels.
+    assert _install(project, "--wheel=a/b.whl").returncode == 0
+    base, dev, again, (_, package) = _pip_calls(project)
+    assert package == "a/b.whl"
     pins = f"--requirement=tools/pins/{_STACK}.txt"
     assert base == again == [f"--require-hashes {pins}", "-e ."]
     more = f"--requirement=tools/pins/{_STACK}-dev.txt"
@@ -204,14 +191,6 @@ def test_the_stack_that_was_asked_for_stays(project):
         assert f"--stack={stack}" in refused.stderr.splitlines()[-1]
 
 
-def test_install_of_a_wheel_ignores_the_package_of_the_folder(project):
-    assert _install(project, "--dev").returncode == 0
-    # Repeated always: the stamp does not distinguish wheels.
-    assert _install(project, "--dev", "--wheel=a/b.whl").returncode == 0
-    _, (_, package) = _pip_calls(project)
-    assert package == "a/b.whl"
-
-
 def test_a_failed_install_shows_why_and_is_repeated(project):
     assert _install(project).returncode == 0
     (project / "pip.fails").touch()
@@ -226,20 +205,16 @@ def test_a_failed_install_shows_why_and_is_repeated(project):
 
 
 def test_install_errors_name_the_argument(project):
-    empty = project / "empty"
-    empty.mkdir()
-    for tool in ("bash", "dirname"):
-        (empty / tool).symlink_to(shutil.which(tool))
-    compiler = ["--tpu-compile"]
-    for done, text, status in (
-        (_install(project, "--wheels=a.whl"), "--wheels=a.whl", 2),
-        (_install(project, "--wheel=--pre.whl"), "--wheel=--pre.whl", 2),
-        (_install(project, "--dev", *compiler), "--tpu-compile", 2),
-        (_install(project, PYTHON="/nowhere/python"), "PYTHON=/nowhere", 2),
-        (_install(project, *compiler, PYTHON="/no\nway"), "PYTHON=/no?way", 2),
-        (_install(project, PYTHON="", PATH=str(empty)), "PYTHON=", 1),
+    for words, python, text in (
+        (["--wheels=a.whl"], None, "--wheels=a.whl"),
+        (["--wheel=--pre.whl"], None, "--wheel=--pre.whl"),
+        (["--dev", "--tpu-compile"], None, "--tpu-compile"),
+        ([], "/nowhere/python", "PYTHON=/nowhere"),
+        (["--tpu-compile"], "/no\nway", "PYTHON=/no?way"),
     ):
-        assert done.returncode == status
+        variables = {"PYTHON": python} if python else {}
+        done = _install(project, *words, **variables)
+        assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert text in line
     assert not _pip_calls(project)
@@ -266,79 +241,10 @@ REPORT = """<testsuites><testsuite>
 def test_skips_outside_the_allow_list_fail_the_run(tmp_path, allowed, status):
     (tmp_path / "junit.xml").write_text(REPORT)
     (tmp_path / "allowed.txt").write_text(allowed)
-    done = _run(
-        sys.executable,
-        ROOT / ".ci" / "check_skips.py",
-        tmp_path / "junit.xml",
-        tmp_path / "allowed.txt",
-    )
-    assert done.returncode == status
+    paths = (tmp_path / "junit.xml", tmp_path / "allowed.txt")
+    check = [sys.executable, ROOT / ".ci" / "check_skips.py", *paths]
+    done = processes.run(check, status=status)
     assert ("test_left_out" in done.stdout + done.stderr) == bool(status)
-
-
-# ---- The quickstart ---------------------------------------------------------
-
-# Stands for a Python that runs the commands: prints on stderr what TensorFlow
-# does when it is imported; a file fails the reading of the export.
-QUICKSTART_PYTHON = """#!/bin/sh
-for word; do case $word in --workdir=*) workdir=${word#*=} ;; esac; done
-case "$*" in
-  *serve.py*)
-    echo "I0000 port.cc: oneDNN" >&2
-    [ ! -e HERE/bad ] || { echo "1-NN is only 0.1" >&2; exit 1; } ;;
-  *evaluate*) cp HERE/evaluation.json "$workdir" ;;
-  *export*) mkdir -p "$workdir/export/7" "$workdir/export/10" ;;
-  *pretrain*) mkdir -p "$workdir"; echo '{"seconds": 7.2}' \
-    | tee "$workdir/pretrain.json" ;;
-esac
-"""
-
-
-@pytest.fixture
-def quickstart(tmp_path, monkeypatch, capfd):
-    """Runs the command with a stand-in; returns status, stdout and stderr."""
-    results = [
-        {"encoder": encoder, "protocol": protocol, "top1": top1}
-        for encoder, top1 in {"trained": 0.98, "untrained": 0.76}.items()
-        for protocol in ("knn", "prototype", "linear")
-    ]
-    table = json.dumps({"results": results})
-    (tmp_path / "evaluation.json").write_text(table)
-    python = tmp_path / "python"
-    python.write_text(QUICKSTART_PYTHON.replace("HERE", str(tmp_path)))
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        words = ["tf_contrastive", "quickstart", "--workdir=runs", *words]
-        monkeypatch.setattr(sys, "argv", words)
-        return __main__.main(), *capfd.readouterr()
-
-    return run
-
-
-def test_the_quickstart_compares_methods_with_the_untrained_encoder(quickstart):
-    status, out, err = quickstart()
-    assert status == 0
-    rows = {line[:26].strip(): line[26:].split() for line in out.split("\n")}
-    assert rows["untrained encoder"] == ["0.7600"] * 3 + ["-"]
-    assert rows["SimCLR (NT-Xent)"] == ["0.9800"] * 3 + ["7"]
-    assert rows["SupCon"] == ["0.9800"] * 3 + ["7"]
-    # Only lines that concern its user; what is finished is not run again.
-    assert len(err.splitlines()) == 8
-    assert all(line.startswith("==") for line in err.splitlines())
-    assert quickstart()[2] == ""
-
-
-def test_the_quickstart_names_the_step_that_failed(quickstart, tmp_path):
-    (tmp_path / "bad").touch()
-    status, _, err = quickstart()
-    *_, why, last = err.splitlines()
-    assert status != 0 and why == "1-NN is only 0.1"
-    assert "serving runs/supcon/export" in last and "runs/log.txt" in last
-    (tmp_path / "bad").unlink()
-    assert quickstart()[0] == 0
 
 
 def test_recipes_of_the_package_are_found_from_any_folder(
@@ -368,7 +274,7 @@ def test_an_editable_install_comes_before_a_clone_in_the_current_folder(
     (root / "tf_contrastive" / "__init__.py").touch()
     (root / "configs").mkdir()
     code = "from setuptools import build_meta as b; b.build_editable('.')"
-    _run(sys.executable, "-c", code, cwd=root, check=True)
+    processes.run(processes.python(code), cwd=root)
     (wheel,) = root.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (path,) = (n for n in archive.namelist() if n.endswith(".pth"))

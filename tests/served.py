@@ -4,20 +4,16 @@ import contextlib
 import gzip
 import http.client
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
+import processes
 import tensorflow as tf
 
 from tf_contrastive import exporting
 
-_ROOT = Path(__file__).resolve().parents[1]
 SIZE = 12
 PREDICT = "/v1/models/encoder:predict"
 
@@ -116,24 +112,13 @@ def server(folder, *words):
 
     The client has the attributes `process` and `first_line`, which it printed.
     """
-    command = [sys.executable, "-m", "tf_contrastive", "serve", "--port=0"]
-    process = subprocess.Popen(
-        [*command, f"--saved_model={folder}", *words],
-        cwd=_ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        line = process.stdout.readline()
-        assert line, process.stderr.read()
+    command = processes.main("serve", "--port=0", f"--saved_model={folder}")
+    without_gpus = {"CUDA_VISIBLE_DEVICES": ""}
+    with processes.start([*command, *words], variables=without_gpus) as process:
+        line = process.until("/v1/")
         client = Client(int(re.search(r":(\d+)/v1/", line)[1]))
         client.process, client.first_line = process, line
         yield client
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def wait_until(condition, seconds=30):

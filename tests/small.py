@@ -2,7 +2,8 @@
 
 `encoder` makes "resnet10" smaller, `run` and `words` are the options and the
 flags of a run of seconds, `convolutions` is a network for a model that a test
-builds, and `newest` and `weights` read a run's checkpoints.
+builds, `cluster` has the variables of workers, and `newest` and `weights` read
+a run's checkpoints.
 
 `python -m tests.small COMMAND ...` is `python -m tf_contrastive` with that
 encoder and, for `pretrain`, with the flags in `UNWATCHED`. The environment's
@@ -10,7 +11,9 @@ encoder and, for `pretrain`, with the flags in `UNWATCHED`. The environment's
 """
 
 import contextlib
+import json
 import os
+import socket
 import sys
 
 from tf_contrastive import __main__
@@ -71,6 +74,27 @@ def convolutions(side=8, filters=(8, 16), norm=None):
         x = tf.keras.layers.ReLU()(x)
     features = tf.keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
     return tf.keras.Model(images, features)
+
+
+def cluster(*addresses):
+    """The variables of each worker; by default of two, at free ports."""
+    if not addresses:
+        with contextlib.ExitStack() as stack:
+            held = [
+                stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+                for _ in range(2)
+            ]
+            ports = [server.getsockname()[1] for server in held]
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+    tasks = [{"type": "worker", "index": i} for i in range(len(addresses))]
+    return [
+        {
+            "TF_CONFIG": json.dumps(
+                {"cluster": {"worker": [*addresses]}, "task": task}
+            )
+        }
+        for task in tasks
+    ]
 
 
 def newest(workdir):

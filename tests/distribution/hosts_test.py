@@ -1,12 +1,10 @@
 """Hosts that are namespaces of this machine; tests/drills has more."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import contextlib
 
+import processes
 import pytest
+import small
 
 from tests import hosts
 
@@ -46,34 +44,27 @@ while True:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
 def test_hosts_start_and_two_lose_only_each_other():
-    cluster = {"worker": ["a:2222", "b:2222", "c:2222"]}
-    workers = []
-    with hosts.Network("a", "b", "c") as network:
+    variables = small.cluster("a:2222", "b:2222", "c:2222")
+    with (
+        hosts.Network("a", "b", "c") as network,
+        contextlib.ExitStack() as stack,
+    ):
+        workers = []
         for index, host in enumerate(network):
             # As Debian writes it.
             addresses = {each.name: each.address for each in network}
             host.name_hosts({**addresses, host.name: "127.0.1.1"})
-            task = {"type": "worker", "index": index}
-            config = json.dumps({"cluster": cluster, "task": task})
-            workers.append(
-                host.start(
-                    sys.executable,
-                    "-c",
-                    _WORKER,
-                    cwd=Path(__file__).resolve().parents[2],
-                    env={**os.environ, "TF_CONFIG": config},
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            words = processes.python(_WORKER)
+            worker = host.start(words, variables=variables[index])
+            workers.append(stack.enter_context(worker))
         for worker in workers:
-            assert worker.stdout.readline() == "reduced\n"
+            worker.until("reduced")
         a, b, c = network
         assert {"*:2222"} == a.listening() == b.listening() == c.listening()
-        connect = a.start(sys.executable, "-c", _CONNECT, b.address)
-        assert connect.wait() == 0
+        with a.start(processes.python(_CONNECT, b.address)) as connect:
+            assert connect.ended() == 0
         b.blackhole(c.address)
-        told = [worker.communicate(timeout=180)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [42] * 3, told
-    assert all("a worker is lost" in text.splitlines()[-1] for text in told)
-    assert any("2222 does not answer this worker" in text for text in told)
+        assert [worker.ended() for worker in workers] == [42] * 3
+        said = [worker.output for worker in workers]
+    assert all("a worker is lost" in text.splitlines()[-1] for text in said)
+    assert any("2222 does not answer this worker" in text for text in said)

@@ -12,17 +12,14 @@ import re
 import shutil
 import signal
 import ssl
-import subprocess
-import time
 from pathlib import Path
 
 import dockerfile
+import processes
 import pytest
+import small
 
 _CLEAN = os.environ.get("DRILL_ROOT", "")
-_RUN = """pretrain --dataset=digits --image_size=8 --augmentation=crop
---encoder=resnet10 --width=0.0625 --projection_output=16 --loss=supcon
---batch_size=64 --epochs={} --warmup_epochs=0 --workdir=run"""
 
 
 class _Container:
@@ -64,7 +61,8 @@ class _Container:
             for source in sources:
                 self._copy(dockerfile.ROOT / source, target, len(sources))
         elif name == "RUN":
-            assert self.start("sh", "-c", text).wait() == 0, text
+            with self.start("sh", "-c", text) as build:
+                assert build.ended() == 0, build.output
         elif name == "ENTRYPOINT":
             self.entry = eval(text)
 
@@ -81,9 +79,9 @@ class _Container:
             target.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
 
-    def start(self, *words, **options):
+    def start(self, *words):
         """Starts a command as process 1 of its own processes."""
-        return subprocess.Popen(
+        return processes.start(
             [
                 *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
                 f"--mount-proc={self.root}/proc",
@@ -93,17 +91,7 @@ class _Container:
                 *(f"{key}={value}" for key, value in self.variables.items()),
                 *("chroot", f"--userspec={self.user}:{self.user}", self.root),
                 *("env", f"--chdir={self.folder}", *words),
-            ],
-            **options,
-        )
-
-    def run(self, *words):
-        return self.start(
-            *self.entry,
-            *words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            ]
         )
 
 
@@ -113,25 +101,16 @@ def test_the_container_trains_is_stopped_and_resumes():
     shutil.copy(ssl.get_default_verify_paths().cafile, f"{_CLEAN}/certificates")
     device = os.environ.get("DRILL_DEVICE", "cpu")
     container = _Container(_CLEAN, {"DEVICE": device})
-    assert "pretrain" in container.run("--help").communicate()[0]
-    words = _RUN.format(30).split()
-    run = container.run(*words)
-    for line in run.stdout:
-        if "step 32" in line or "epoch 2" in line:
-            break
-    # As `docker stop` does: to process 1.
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text()
-    os.kill(int(children), signal.SIGTERM)
-    rest = run.communicate(timeout=100)[0]
-    assert run.returncode == 42 and "saved" in rest, rest
-    again = container.run(*words)
-    out = again.communicate(timeout=600)[0]
-    assert again.returncode == 0 and "resum" in out, out
-    # Before a run handles it, the signal ends the process at once, too.
-    early = container.run(*words)
-    time.sleep(0.5)
-    children = Path(f"/proc/{early.pid}/task/{early.pid}/children").read_text()
-    os.kill(int(children), signal.SIGTERM)
-    assert early.wait(timeout=30) == 128 + signal.SIGTERM
+    words = [*container.entry, "pretrain", "--workdir=run", *small.words()]
+    words += ["--epochs=30", "--image_size=8"]
+    with container.start(*words) as run:
+        run.until("epoch 2/30")
+        # As `docker stop` does: to process 1.
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text()
+        os.kill(int(children), signal.SIGTERM)
+        assert run.ended() == 42 and "saved" in run.output, run.output
+    with container.start(*words) as again:
+        again.until("resumed at step")
+        assert again.ended() == 0, again.output
     owner = (container.path / "run").stat().st_uid
     assert owner == int(container.user) > 0

@@ -1,6 +1,6 @@
 """The job of `embed` on Apache Spark, against the one of one process.
 
-Skipped without Java and the extra [spark]; tests/drills has a cluster.
+Skipped without Java and the extra [spark].
 """
 
 import filecmp

@@ -8,13 +8,12 @@ import json
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import served
 import tensorflow as tf
@@ -31,7 +30,6 @@ from tf_contrastive.serving.rest import Signature
 from tf_contrastive.serving.saved_model import SavedModel
 from tf_contrastive.serving.versions import Versions
 
-_ROOT = Path(__file__).resolve().parents[2]
 _MODEL = "/v1/models/encoder"
 
 
@@ -386,28 +384,26 @@ def test_the_command_serves_and_ends_after_the_current_requests(folder):
     request = _post(json.dumps({"inputs": _images(1).tolist()}).encode())
     with served.server(folder / "1") as running:
         assert "version 1 of " in running.first_line
-        client = [sys.executable, "-S", f"{_ROOT}/examples/rest_client.py"]
-        done = subprocess.run(
-            [
-                *client,
-                f"--url=http://127.0.0.1:{running.port}",
-                f"{_ROOT}/README.md",
-            ],
-            capture_output=True,
-            check=True,
-        )
+        client = [sys.executable, "-S", "examples/rest_client.py"]
+        url = f"--url=http://127.0.0.1:{running.port}"
+        done = processes.run([*client, url, "README.md"])
         assert json.loads(done.stdout)["ok"] is False
         with running.connection() as client:
             client.sendall(request[:200])
             served.wait_until(lambda: running.metric("requests_active") == 1)
-            running.process.send_signal(signal.SIGTERM)
-            time.sleep(1)
-            with pytest.raises(ConnectionError):
-                running.ask("GET", "/healthz")
+            running.process.kill(signal.SIGTERM)
+
+            def listens():
+                try:
+                    return bool(running.ask("GET", "/healthz"))
+                except ConnectionError:
+                    return False
+
+            served.wait_until(lambda: not listens())
             client.sendall(request[200:])
             assert _status(client.recv(1 << 16)) == 200
-        _, stderr = running.process.communicate(timeout=60)
-        assert running.process.returncode == 0 and stderr == ""
+        assert running.process.ended() == 0
+        assert running.process.output == running.first_line
 
 
 def _refused(**options):

@@ -17,23 +17,6 @@ _EVALUATION = (
 )
 
 
-def test_evaluation_compares_with_scikit_learn(benchmark, capsys):
-    status, report = benchmark(*_EVALUATION)
-    assert status == 0
-    rows = {(r["task"], r["implementation"]): r for r in report["results"]}
-    assert list(rows) == [
-        (task, name)
-        for task in ("knn", "logistic")
-        for name in ("ours", "scikit-learn")
-    ]
-    assert rows["knn", "scikit-learn"]["errors"]["predictions"] < 1e-3
-    assert rows["logistic", "scikit-learn"]["errors"]["objective"] < 1e-4
-    assert rows["knn", "scikit-learn"]["times_ours"] > 0
-    shown = capsys.readouterr().out
-    assert "5NN of 60 against 300 embeddings of 32" in shown
-    assert "5 penalties on 300 embeddings of 12" in shown
-
-
 def test_wrong_neighbours_and_objectives_fail(benchmark, monkeypatch):
     def changed(make, change):
         def wrong(case):

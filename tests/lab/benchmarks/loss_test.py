@@ -1,6 +1,5 @@
 """Benchmark of losses: the implementations agree, or it fails."""
 
-import os
 import sys
 
 import numpy as np
@@ -30,57 +29,34 @@ def test_dense_losses_equal_ours(name, classes):
         )
 
 
-def test_the_command_compares_and_notes_what_it_skips(
-    benchmark, monkeypatch, capsys
-):
+def test_the_command_compares_and_notes_what_it_skips(benchmark, monkeypatch):
     # As if it was not installed.
     monkeypatch.setitem(sys.modules, "keras_cv", None)
-    status, report = benchmark(
-        "loss",
-        "--repeats=2",
-        "--losses=ntxent",
-        "--sizes=64,128",
-        "--dense_limit=64",
-        "--nomemory",
-    )
+    words = ["--repeats=2", "--losses=ntxent", "--sizes=64,128"]
+    status, report = benchmark("loss", *words, "--dense_limit=64", "--nomemory")
     assert status == 0 and report["passed"] is True
-    assert report["benchmark"] == "loss"
-    assert report["options"]["sizes"] == "64,128"
     versions = report["environment"]["versions"]
     assert versions["tensorflow"] == tf.__version__
-    assert report["environment"]["cpus"] == os.cpu_count()
     rows = {(r["size"], r["implementation"]): r for r in report["results"]}
-    peer = "keras-cv"
     assert list(rows) == [
         (size, name)
         for size in (64, 128)
-        for name in ("ours", "ours-split", "dense", peer)
+        for name in ("ours", "ours-split", "dense", "keras-cv")
     ]
-    for (size, _), row in rows.items():
-        assert row["loss"] == "ntxent"
-        if row["note"]:
-            assert row["milliseconds"] is None
-            continue
-        assert row["repeats"] == 2
-        ratio = row["milliseconds"] / rows[size, "ours"]["milliseconds"]
-        assert row["times_ours"] == pytest.approx(ratio)
-        assert row["errors"]["gradient"] < 1e-3
-    assert rows[64, "dense"]["errors"]["gradient"] > 0
-    assert rows[64, peer]["note"] == "not installed"
+    dense, ours = rows[64, "dense"], rows[64, "ours"]
+    assert 0 < dense["errors"]["gradient"] < 1e-3
+    ratio = dense["milliseconds"] / ours["milliseconds"]
+    assert dense["times_ours"] == pytest.approx(ratio)
+    assert rows[64, "keras-cv"]["note"] == "not installed"
     assert rows[128, "dense"]["note"].startswith("needs about 0.000305 GiB")
-    assert sum(bool(row["note"]) for row in rows.values()) == 3
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:3] for line in lines[1:]] == [
-        ["ntxent", str(size), name] for size, name in rows
-    ]
-    assert lines[4][-2:] == ["not", "installed"]
+    assert rows[128, "dense"]["milliseconds"] is None
 
 
 @pytest.mark.parametrize(
     "factors,name", [((1, 1.01), "gradient"), ((np.nan, 1), "value")]
 )
 def test_a_different_implementation_fails_the_command(
-    factors, name, benchmark, monkeypatch, capsys
+    factors, name, benchmark, monkeypatch
 ):
     def wrong(case):
         call = loss.dense(case)
@@ -96,4 +72,3 @@ def test_a_different_implementation_fails_the_command(
     assert f"differs from ours: {name} by" in other["note"]
     assert not ours["failed"] and not dense["failed"]
     assert ours["milliseconds"] > 0
-    assert other["note"] in capsys.readouterr().out

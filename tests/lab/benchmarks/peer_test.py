@@ -4,9 +4,7 @@ import sys
 
 import pytest
 
-from lab.__main__ import COMMANDS
 from lab.benchmarks import peer
-from tf_contrastive import __main__
 
 # Runs the program of lightly with a step of a test instead of its own.
 _FAKE = """#!{python}
@@ -73,23 +71,7 @@ def one_case(tmp_path, monkeypatch):
     return tmp_path / "turns"
 
 
-@pytest.mark.parametrize("script", [None, "#!/bin/sh\nexit 3\n", "\x7fELF"])
-def test_an_interpreter_that_cannot_be_used_is_one_line(
-    script, tmp_path, monkeypatch, capsys
-):
-    path = tmp_path / "python"
-    if script:
-        path.write_text(script)
-        path.chmod(0o755)
-    words = ["lab", "benchmark", "peer", f"--peer_python={path}"]
-    monkeypatch.setattr(sys, "argv", words)
-    assert __main__.main("lab", COMMANDS) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"--peer_python={path}" in line
-    assert "install torch torchvision lightly" in line
-
-
-def test_both_take_turns(benchmark, python, one_case, capsys):
+def test_both_take_turns(benchmark, python, one_case):
     about = _ABOUT.replace("0.5", "0.500004")
     status, report = benchmark("peer", python(about), "--repeats=3")
     assert status == 0
@@ -99,12 +81,6 @@ def test_both_take_turns(benchmark, python, one_case, capsys):
     assert lightly["images_per_second"] == 50.0
     assert lightly["settings"] == "3 gears"
     assert lightly["versions"]["torch"] == "9.9"
-    shown = capsys.readouterr().out
-    about, versions = shown.splitlines()[:2]
-    assert about.startswith(f"{ours['cores']} cores; load average ")
-    assert "tensorflow 2." in versions and "lightly 9.9" in versions
-    (line,) = [x for x in shown.splitlines() if "defaults" in x]
-    assert line.split("  ")[0] == _STEP and " 2.00 " in line
 
 
 @pytest.mark.parametrize(
@@ -123,14 +99,13 @@ def test_both_take_turns(benchmark, python, one_case, capsys):
     ],
     ids=str,
 )
-def test_a_failure_is_a_note(fake, named, benchmark, python, one_case, capsys):
+def test_a_failure_is_a_note(fake, named, benchmark, python, one_case):
     status, report = benchmark("peer", python(**fake), "--repeats=3")
     assert status == 1 and report["passed"] is False
     lightly = report["results"][-1]
     assert lightly["failed"] and named in lightly["note"]
     assert lightly["images_per_second"] is None
     assert report["results"][0]["times_peer"] is None
-    assert named in capsys.readouterr().out
 
 
 @pytest.mark.slow

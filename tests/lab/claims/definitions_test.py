@@ -76,18 +76,6 @@ def test_losses_are_tuned_by_the_grids_of_simclrs_appendix_b_10():
         assert len(found[arm]) == len(pairs)
 
 
-@pytest.mark.parametrize(("claim", "width"), [("SR-X1", 1), ("SR-X4", 4)])
-def test_supervised_baselines_are_those_of_simclrs_appendix_b_8(claim, width):
-    run = _planned(claim)["Supervised"][0]
-    assert run.loss.label == "cross_entropy"
-    assert (run.encoder.label, run.encoder.width) == ("resnet50", width)
-    assert run.schedule.epochs == 1000
-    views = run.views
-    assert views.policy.label == "simclr"
-    assert views.policy.blur is True
-    assert views.policy.color_jitter_strength == 1.0
-
-
 def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
     operations = ["crop", "cutout", "color", "sobel", "noise", "blur", "rotate"]
     expected = set(operations)
@@ -102,66 +90,6 @@ def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
         assert declared.shares_crop
         assert (run.schedule.batch_size, run.schedule.epochs) == (4096, 100)
         assert evaluated.evaluation.protocols == "linear"
-
-
-def test_simclrs_figures_12_and_13_compare_two_evaluations():
-    planned = _planned("SR-F12")
-    # "varied from 50 to 3200", "using batch size of 4096" (appendix B.7).
-    epochs = {run.schedule.epochs for run, *_ in planned.values()}
-    assert epochs == {50, 100, 200, 400, 800, 1600, 3200}
-    planned |= _planned("SR-F13")
-    for run, linear, labels in planned.values():
-        assert run.schedule.batch_size == 4096
-        assert linear.evaluation.protocols == "linear"
-        assert labels.evaluation.protocols == "finetune"
-        assert labels.finetune.fractions == "0.01,0.1"
-        assert labels.finetune.epochs == "60,30"
-
-
-def test_simclrs_figure_15_has_the_grid_of_appendix_b_9():
-    recipe = definitions.claims()["SR-F15"].recipes["paper"]
-    found = set()
-    for unit in runs.plan(recipe, runs.Folders("w", "d"), 1):
-        run = flags.parse(Pretrain, unit.commands[0][1:])
-        found.add((run.loss.temperature, run.schedule.batch_size))
-        assert run.schedule.epochs > 300
-        assert run.schedule.learning_rate in {0.5, 1.0, 1.5}
-    temperatures, batches = {0.1, 0.5, 1.0}, {256, 512, 1024, 2048, 4096}
-    assert found == {(t, b) for t in temperatures for b in batches}
-
-
-def test_figure_b_2_is_a_grid_of_temperatures_and_weights():
-    recipe = definitions.claims()["IP-FB2"].recipes["paper"]
-    found = set()
-    for unit in runs.plan(recipe, runs.Folders("w", "d"), 1):
-        run = flags.parse(Pretrain, unit.commands[0][1:])
-        chosen = run.loss
-        found.add((chosen.temperature, chosen.weight))
-        assert (run.encoder.label, run.schedule.epochs) == ("resnet18", 200)
-    temperatures, weights = map(set, zip(*found, strict=True))
-    assert len(found) == len(temperatures) * len(weights) == 25
-    assert (1.0, 0.1) in found  # Of appendix A.
-
-
-def test_supcons_table_5_has_the_rotations_of_section_10_2():
-    planned = _planned("SC-T5")
-    for arm in ("SimAugment", "Stacked RandAugment"):
-        # In the linear stage, too: it has the options of the run.
-        assert planned[arm][0].views.policy.rotate, arm
-    # A linear stage of SimAugment after another policy, too.
-    assert planned["AutoAugment"][0].views.policy.others["rotate"] is True
-
-
-def test_sinceres_figure_3_is_of_1_neighbour():
-    for commands in _planned("SI-F3").values():
-        [corrupted] = [
-            each
-            for each in commands[1:]
-            if each.evaluation.protocols == "robustness"
-        ]
-        assert corrupted.robustness.classifier == "knn"
-        assert corrupted.robustness.k == 1
-        assert corrupted.knn.weights == "cosine"
 
 
 @pytest.mark.slow

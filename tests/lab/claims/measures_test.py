@@ -1,6 +1,5 @@
 """Measures: the values that a unit's runs write, and bounds of losses."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -102,46 +101,3 @@ def test_crops_of_one_colour_share_their_histogram():
     found = measures.intersections(distorted)
     assert (found["same_image"], found["matched"]) == (0.0, 0.0)
     assert found["other_image"] == pytest.approx(1 / 7)
-
-
-def test_policies_are_timed(monkeypatch):
-    def in_turns(calls, repeats, *, seconds, warm_up):
-        for call in calls.values():
-            assert call().shape == (8, 16, 16, 3)
-        assert (repeats, warm_up) == (3, 1)
-        return {"crop": [1, 3, 2], "simclr": [9, 5, 7]}
-
-    monkeypatch.setattr(measures.measure, "in_turns", in_turns)
-    options = {"policies": ["crop", "simclr"], "image_size": 16}
-    options |= {"images": 8, "repeats": 3}
-    unit = measures.Unit("", "host", 0, {"policy_speed": options})
-    numbers = measures.MEASURES["policy_speed"](unit, "")
-    assert numbers() == {"crop": 2000 / 8, "simclr": 7000 / 8}
-
-
-@pytest.mark.slow
-def test_a_vae_is_scored_by_the_protocols_of_its_claim(tmp_path):
-    """On digits: trained once, above chance, and gated."""
-    recipe = definitions.claims()["IP-F7"].recipe("cpu")
-    arms = {"VAE": {"vae": {}}, "NT-Xent 0.2": recipe.arms["NT-Xent 0.2"]}
-    cases = {"2": {"pretrain": ["--dataset=randbit:bits=2,of=digits"]}}
-    recipe = dataclasses.replace(recipe, arms=arms, cases=cases, relations=())
-    recipe.shared["pretrain"] += [
-        "--split=train",
-        "--image_size=8",
-        "--batch_size=64",
-        "--epochs=20",
-    ]
-    folders = runs.Folders(str(tmp_path))
-    vae, other = runs.plan(recipe, folders, 1)
-    assert not vae.commands and len(other.commands) == 2
-    assert vae.workdir != other.workdir
-    assert measures.check(recipe, vae) == {"top-1"}
-    values = measures.values(recipe, vae)
-    assert values["top-1"] > 0.3
-    (file,) = tmp_path.rglob("vae.json")
-    written = file.stat().st_mtime_ns
-    assert measures.values(recipe, vae) == values
-    assert file.stat().st_mtime_ns == written
-    gate = measures.gate(vae)
-    assert gate["final"] < gate["collapsed"]

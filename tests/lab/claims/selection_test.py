@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.claims import definitions, results_page, selection
+from lab.claims import definitions, selection
 
 _GRID = [[f"--learning_rate={rate}"] for rate in (0.1, 0.2, 0.4)]
 _SELECT = definitions.Select({"a": _GRID, "b": _GRID}, "top-1")
@@ -96,11 +96,3 @@ def test_what_did_not_train_or_failed_loses():
         _unit("a", ["--learning_rate=4"], None, failed="diverged"),
     ]
     assert selection.best(tried, "top-1") == {"/a": ["--learning_rate=1"]}
-
-
-def test_rates_at_an_edge_are_reported():
-    tried = _tried([1, 2, 3], [1, 3, 2])
-    best = selection.best(tried, "top-1")
-    text = results_page.edges({"selection": tried, "chosen": best})
-    assert "a 0.4 (tried: 0.1, 0.2, 0.4)" in text and "b 0" not in text
-    assert not results_page.edges({"units": []})

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from lab.claims import vae
 from tf_contrastive import encoders
-from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 
 
@@ -49,19 +48,3 @@ def test_a_vae_learns_more_than_the_mean_image():
     assert 0 < trained.collapsed < 8 * 8 * 3 * math.log(2)
     assert trained.final < 0.98 * trained.collapsed
     assert trained.encoder.count_params() == sum(map(np.size, before))
-
-
-@pytest.mark.slow
-def test_a_vae_that_diverges_in_its_last_step_is_an_error():
-    options = small.DIGITS | {
-        "split": "train[:64]",
-        "encoder": "convnet",
-        "width": "auto",
-        "optimizer": "sgd",
-        "learning_rate": 3e38,
-        "learning_rate_scaling": "none",
-        "epochs": 1,
-        "workdir": "unused",
-    }
-    with pytest.raises(errors.DivergedError):
-        vae.fit(fields.replace(small.RUN, **options))

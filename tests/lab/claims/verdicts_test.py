@@ -50,19 +50,6 @@ def test_a_relation_is_tested_against_zero_and_its_bound(
     assert judged["verdict"] == verdict
 
 
-def test_a_claim_is_judged_at_five_percent():
-    def outcome(**p_values):
-        others = {"p_bound": 1.0, "p_against": 1.0, "p_zero": 1.0}
-        return verdicts._outcome(others | p_values)
-
-    for name in ("p_bound", "p_against", "p_zero"):
-        assert outcome(**{name: 0.05}) != outcome()
-        assert outcome(**{name: 0.0501}) == outcome()
-    # The smallest p of a sign test of fewer seeds is larger.
-    assert 2.0**-4 > 0.05 >= 2.0**-5
-    assert verdicts.MIN_SEEDS == 5
-
-
 def _judged(*lefts, gates=(), **relation):
     """Rows of relations on made-up units, one arm per relation."""
     arms = [str(number) for number in range(len(lefts))]
@@ -90,54 +77,25 @@ _AGAINST, _TIE = "contradicted", "undecided"
 @pytest.mark.parametrize(
     ("outcomes", "untested", "parts", "verdict"),
     [
-        # Of one part, of two; all relations hold.
-        ({"a": [_HOLDS]}, [], ["shown"], "shown"),
+        # All relations hold; some do, in one part, or in one of them.
         ({"a": [_HOLDS] * 2, "b": [_HOLDS]}, [], ["shown"] * 2, "shown"),
-        # Some hold, in one part, or in one of them.
         ({"a": [_HOLDS, _SMALLER]}, [], ["partly shown"], "partly shown"),
         ({"a": [_HOLDS, _AGAINST]}, [], ["partly shown"], "partly shown"),
         (
-            {"a": [_AGAINST], "b": [_HOLDS]},
+            {"a": [_NONE], "b": [_HOLDS], "c": [_AGAINST]},
             [],
-            ["opposite seen", "shown"],
-            "partly shown",
-        ),
-        (
-            {"a": [_NONE], "b": [_HOLDS, _NONE]},
-            [],
-            ["not shown", "partly shown"],
+            ["not shown", "shown", "opposite seen"],
             "partly shown",
         ),
         # None holds: one contradiction is the opposite.
-        ({"a": [_AGAINST]}, [], ["opposite seen"], "opposite seen"),
         ({"a": [_SMALLER, _AGAINST]}, [], ["opposite seen"], "opposite seen"),
-        (
-            {"a": [_SMALLER], "b": [_AGAINST]},
-            [],
-            ["not shown", "opposite seen"],
-            "opposite seen",
-        ),
         # The right direction alone shows nothing, nor does a tie.
         ({"a": [_SMALLER]}, [], ["not shown"], "not shown"),
         ({"a": [_TIE, _NONE]}, [], ["not shown"], "not shown"),
         # Parts without a relation.
-        ({}, [], [], "not tested"),
         ({}, ["u"], ["not tested"], "not tested"),
         ({"a": [_HOLDS]}, ["u"], ["shown", "not tested"], "partly shown"),
-        (
-            {"a": [_AGAINST]},
-            ["u"],
-            ["opposite seen", "not tested"],
-            "opposite seen",
-        ),
-        ({"a": [_SMALLER]}, ["u"], ["not shown", "not tested"], "not shown"),
         # Invalid before incomplete, and both before the rest.
-        (
-            {"a": [_HOLDS], "b": [_HOLDS, "invalid"]},
-            [],
-            ["shown", "invalid"],
-            "invalid",
-        ),
         (
             {"a": ["incomplete"], "b": ["invalid"]},
             [],
