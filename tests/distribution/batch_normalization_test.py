@@ -290,3 +290,20 @@ def test_channels_may_stand_first():
 def test_what_cannot_be_synchronized_is_refused(option):
     with pytest.raises(ValueError, match=option):
         BatchNormalization(**{option: 4})
+
+
+def test_saved_statistics_are_those_of_a_replica(tmp_path):
+    """The mean of three equal numbers is rounded."""
+    strategy = distribution.strategy("mirrored", virtual_devices=3)
+    x = np.random.default_rng(0).normal(size=(12, 64)).astype(np.float32)
+    with strategy.scope():
+        layer = BatchNormalization()
+        layer.build([None, 64])
+    tf.function(strategy.run)(lambda: layer(x, training=True))
+    path = tf.train.Checkpoint(layer=layer).write(str(tmp_path / "ckpt"))
+    saved = tf.train.load_checkpoint(path)
+    for name in ("moving_mean", "moving_variance"):
+        values = getattr(layer, name)
+        for value in strategy.experimental_local_results(values):
+            found = saved.get_tensor(f"layer/{name}/.ATTRIBUTES/VARIABLE_VALUE")
+            np.testing.assert_array_equal(found, value)

@@ -71,6 +71,19 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         if len(self.axis) != 1:
             raise ValueError(f"axis={self.axis}: must be a single axis")
 
+    def add_weight(
+        self, name: str | None = None, **options: Any
+    ) -> tf.Variable:
+        """Creates a variable; a checkpoint has one replica's statistics.
+
+        They are equal on all replicas, but their mean over three is not: it is
+        rounded, and a resumed run would differ.
+        """
+        if self.synchronized and str(name).startswith("moving_"):
+            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+            options["aggregation"] = first
+        return super().add_weight(name=name, **options)
+
     @distribution.do_not_convert_self
     def call(
         self,
