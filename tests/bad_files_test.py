@@ -192,7 +192,9 @@ def _report(folder):
     row |= {"metrics": {"ece": 0.25, "ece_interval": [0.2, 0.3]}}
     about = {"dataset": "digits", "train_split": "train", "test_split": "test"}
     about |= {"scale": "cpu", "step": 1, "checksum": "a", "left_out": {}}
-    path.write_text(json.dumps({**about, "results": [row]}, indent=1))
+    path.write_text(
+        json.dumps({**about, "results": [row], "history": []}, indent=1)
+    )
 
     def read():
         report = reports.read(str(folder))
@@ -287,8 +289,8 @@ def test_random_damage_is_one_line_or_harmless(kind, tmp_path):
         # What reading itself has written.
         shutil.rmtree(tmp_path / "files")
         shutil.copytree(tmp_path / "whole", tmp_path / "files")
-    if kind not in ("list of checkpoints", "checkpoint data"):
-        assert seen["refused"] + seen["named"] > 0
+    # Instead of a damaged checkpoint, the older one is read.
+    assert "checkpoint" in kind or seen["refused"] + seen["named"] > 0
 
 
 # ---- Lengths -----------------------------------------------------------------

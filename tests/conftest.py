@@ -6,7 +6,6 @@ Under Bazel this is also the program that runs a test file.
 import atexit
 import functools
 import gc
-import itertools
 import os
 import shutil
 import signal
@@ -136,10 +135,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Drills are slow. Early files start first, then large ones.
-
-    Of the files in this order, `launch/test --slow` runs every other one first.
-    """
+    """Drills are slow. Early files start first, then large ones."""
     for item in items:
         if item.path.parent.name == "drills":
             for marker in ("slow", "drill", "early"):
@@ -150,10 +146,6 @@ def pytest_collection_modifyitems(items):
             -item.path.stat().st_size,
         )
     )
-    files = dict.fromkeys(item.path for item in items)
-    halves = dict(zip(files, itertools.cycle(("half1", "half2"))))
-    for item in items:
-        item.add_marker(halves[item.path])
 
 
 if __name__ == "__main__":

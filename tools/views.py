@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_contrastive import views
 from tf_contrastive.config.views import OPERATIONS, POLICIES
-from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation import figures
 
 _COLUMNS, _SIDE = 8, 96
 
@@ -23,7 +23,7 @@ def main(path):
     photograph = sklearn.datasets.load_sample_image("china.jpg")
     images = np.repeat(photograph[np.newaxis], _COLUMNS, axis=0)
     seeds = tf.stack([tf.range(_COLUMNS), tf.zeros([_COLUMNS], tf.int32)], 1)
-    figure, axes = plots.panels(len(names), _COLUMNS, 1.3, 1.3)
+    figure, axes = figures.panels(len(names), _COLUMNS, 1.3, 1.3)
     for row, name in zip(axes, names, strict=True):
         policy = views.build(name, image_size=_SIDE)
         for axis, view in zip(row, policy.batch(images, seeds), strict=True):

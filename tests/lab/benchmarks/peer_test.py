@@ -106,31 +106,3 @@ def test_a_failure_is_a_note(fake, named, benchmark, python, one_case):
     assert lightly["failed"] and named in lightly["note"]
     assert lightly["images_per_second"] is None
     assert report["results"][0]["times_peer"] is None
-
-
-@pytest.mark.slow
-def test_both_have_the_same_work(benchmark, python):
-    # Weights of a ResNet-18 with a stem for small images: those of torchvision
-    # without its classifier, 3 x 3 instead of 7 x 7 pixels, and the head.
-    weights = 11_689_512 - 513_000 - 64 * 3 * (49 - 9)
-    weights += 512 * 512 + 2 * 512 + 512 * 128 + 2 * 128
-    loss = "sum(-math.log(e[i][p(i)] / sum(e[i])) for i in r) / len(r)"
-    start = f"""import math
-    z = [*z[0], *z[1]]
-    r, half = range(len(z)), len(z) // 2
-    p = lambda i: (i + half) % len(z)
-    dot = lambda a, b: sum(x * y for x, y in zip(a, b))
-    e = [[0.0 if i == j else math.exp(dot(z[i], z[j]) / 0.5 /
-         math.sqrt(dot(z[i], z[i]) * dot(z[j], z[j]))) for j in r] for i in r]
-    loss = {loss} if z else 0.0
-    about = dict(settings="", parameters={weights}, loss=loss)"""
-    words = [
-        python(start),
-        "--peer_steps=resnet18:8:2",
-        "--repeats=1",
-    ]
-    status, report = benchmark("peer", *words)
-    assert [row["note"] for row in report["results"]] == [""] * 4
-    assert status == 0
-    assert all(row["images_per_second"] > 0 for row in report["results"])
-    assert [row["parameters"] for row in report["results"]] == [weights] * 4

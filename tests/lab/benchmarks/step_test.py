@@ -10,35 +10,6 @@ from tf_contrastive import encoders
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
 
-@pytest.mark.slow
-def test_the_benchmark_compares_the_step_with_its_encoder(benchmark, capsys):
-    flags = (
-        "--dataset=digits --split=train[:64] --encoder=resnet10 --width=0.125"
-        " --batch_size=8 --loss=supcon --augment_on=device"
-    )
-    status, report = benchmark(
-        "step",
-        f"--run_flags={flags}",
-        "--precisions=mixed_bfloat16",
-        "--repeats=2",
-    )
-    assert status == 0
-    assert report["options"]["run_flags"] == flags
-    rows = report["results"]
-    assert [row["replicas"] for row in rows] == [1, 2]
-    for row in rows:
-        assert row["precision"] == "mixed_bfloat16"
-        assert (row["encoder"], row["batch_size"]) == ("resnet10", 8)
-        assert row["views_per_second"] == pytest.approx(
-            8 * 2 * 1000 / row["milliseconds"]
-        )
-        assert row["overhead"] > -1
-        assert row["repeats"] == 2
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0].split()[:3] == ["encoder", "precision", "replicas"]
-    assert [line.split()[2] for line in shown[1:]] == ["1", "2"]
-
-
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_the_bare_passes_are_those_of_the_encoder(jit_compile):
     tf.keras.utils.set_random_seed(0)

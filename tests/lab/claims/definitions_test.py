@@ -1,6 +1,5 @@
 """Claims and the papers' numbers, as the package has them."""
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -42,54 +41,6 @@ def test_the_papers_numbers():
     assert items["IP-D1"].cell(["SWD normal", 1024], "100") == 83.3
     with pytest.raises(KeyError):
         items["SC-T1"].cell([], "4")
-
-
-def _planned(claim):
-    """The options of the runs of a claim at paper scale, by arm."""
-    recipe = definitions.claims()[claim].recipes["paper"]
-    kinds = {"pretrain": Pretrain, "evaluate": Evaluate}
-    return {
-        unit.arm: [flags.parse(kinds[n], words) for n, *words in unit.commands]
-        for unit in runs.plan(recipe, runs.Folders("w", "d"), 1)
-    }
-
-
-def test_losses_are_tuned_by_the_grids_of_simclrs_appendix_b_10():
-    recipe = definitions.claims()["SR-T3"].recipes["paper"]
-    rates = {0.01, 0.1, 0.3, 0.5, 1.0}
-    margins, temperatures = {0.0, 0.4, 0.8, 1.6}, {0.1, 0.2, 0.5, 1.0}
-    grids = {
-        "Margin": (rates, margins),
-        "Margin (sh)": (rates, margins),
-        "NT-Logi.": (rates, temperatures),
-        "NT-Logi. (sh)": (rates, temperatures),
-    }
-    found = {arm: [] for arm in grids}
-    for unit, _ in runs.candidates(recipe, runs.Folders("w", "d")):
-        run = flags.parse(Pretrain, unit.commands[0][1:])
-        chosen = fields.values(run.loss)
-        other = chosen["margin" if "Margin" in unit.arm else "temperature"]
-        found[unit.arm].append((run.schedule.learning_rate, other))
-    for arm, (first, second) in grids.items():
-        pairs = {(x, y) for x in first for y in second}
-        assert set(found[arm]) == pairs
-        assert len(found[arm]) == len(pairs)
-
-
-def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
-    operations = ["crop", "cutout", "color", "sobel", "noise", "blur", "rotate"]
-    expected = set(operations)
-    expected |= {f"{a}+{b}" for a, b in itertools.permutations(operations, 2)}
-    planned = _planned("SR-F5")
-    assert set(planned) == expected and len(planned) == 7 + 42
-    for arm, (run, evaluated) in planned.items():
-        views = run.views
-        assert views.policy.label == f"ablation:{arm}"
-        declared = views.policy
-        assert (declared.ablation_branch, declared.flip) == ("one", True)
-        assert declared.shares_crop
-        assert (run.schedule.batch_size, run.schedule.epochs) == (4096, 100)
-        assert evaluated.evaluation.protocols == "linear"
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lab.claims import definitions, measures, runs
-from tf_contrastive.base import errors
+from lab.claims import definitions, measures
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -19,40 +18,6 @@ _FREE = {
     "learning_rate": 0.1,
     "classes": 4,
 }
-
-
-def _planned(values, relations=(), **settings):
-    recipe = definitions.Recipe(
-        {"a": settings}, {"": {}}, values, tuple(relations), ()
-    )
-    return recipe, *runs.plan(recipe, runs.Folders("w"), 1)
-
-
-def test_a_relation_of_a_value_that_an_arm_lacks_is_refused():
-    settings = {
-        "pretrain": [],
-        "evaluate": ["--protocols=knn"],
-        "evaluate:head": ["--protocols=robustness", "--nountrained"],
-    }
-    known = {
-        "1NN": [["evaluation", "knn:k=1/top1"]],
-        "mild": [["evaluation:head", "robustness/accuracy/1"]],
-    }
-    recipe, unit = _planned(known, **settings)
-    assert measures.check(recipe, unit) == set(known)
-    assert [words[0] for words in unit.commands] == [
-        "pretrain",
-        "evaluate",
-        "evaluate",
-    ]
-    assert len({x.folder for x in unit.evaluations.values()}) == 2
-    relation = definitions.Relation(
-        "r", (definitions.Term("initial", ("a",), ""),), (), 0.0, True, ("",)
-    )
-    values = {"initial": [["free_embeddings", "initial"]]}
-    recipe, unit = _planned(values, [relation], **settings)
-    with pytest.raises(errors.UserError, match="no such measure"):
-        measures.check(recipe, unit)
 
 
 @pytest.mark.parametrize(

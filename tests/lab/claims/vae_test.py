@@ -3,13 +3,10 @@
 import math
 
 import numpy as np
-import pytest
-import small
 import tensorflow as tf
 
 from lab.claims import vae
 from tf_contrastive import encoders
-from tf_contrastive.config import fields
 
 
 def test_the_bound_of_a_vae():
@@ -27,24 +24,3 @@ def test_the_bound_of_a_vae():
     np.testing.assert_allclose(
         model.bound(images, training=False) - bound, divergence, rtol=1e-3
     )
-
-
-@pytest.mark.slow
-def test_a_vae_learns_more_than_the_mean_image():
-    options = small.DIGITS | {
-        "split": "train",
-        "loss": "ntxent",
-        "encoder": "convnet",
-        "width": "auto",
-        "optimizer": "adam",
-        "learning_rate": 0.003,
-        "learning_rate_scaling": "none",
-        "epochs": 15,
-        "workdir": "unused",
-    }
-    before = encoders.build("convnet", image_shape=(8, 8, 3)).get_weights()
-    trained = vae.fit(fields.replace(small.RUN, **options))
-    # The best constant, by its own formula, of pixels between 0 and 1.
-    assert 0 < trained.collapsed < 8 * 8 * 3 * math.log(2)
-    assert trained.final < 0.98 * trained.collapsed
-    assert trained.encoder.count_params() == sum(map(np.size, before))
