@@ -27,7 +27,6 @@ _RESOLVED = {
     "color_jitter_strength": 0.5,
     "blur": False,
     "augment_on": "host",
-    "wire_dtype": "float32",
     "learning_rate": 0.3,
     "warmup_epochs": 10.0,
 }

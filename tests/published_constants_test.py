@@ -105,6 +105,8 @@ _COMPONENTS = [
         },
     ),
     (views.SimAugment, {"warp_probability": 0.5}),
+    # SR B.6.
+    (linear.Probe, {"probe_learning_rate": 0.1}),
     (
         views.RandAugment,
         {"randaugment_layers": 2, "randaugment_magnitude": 10.0},
@@ -168,7 +170,6 @@ def test_components_have_the_published_defaults(declaration, published):
                 # He et al. 2020 (MoCo), 4.
                 "key_momentum": 0.999,
                 "queue_size": 65_536,
-                "probe_learning_rate": 0.1,  # SR B.6.
             },
         ),
         (

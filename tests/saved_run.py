@@ -33,7 +33,6 @@ def make(folder, source=None, *, branches=False, **options):
             "projection_output": 16,
             "batch_size": 100,
             "precision": "float32",
-            "similarity_products": "plain",
             "xla": "off",
             "workdir": str(folder),
             **options,

@@ -68,7 +68,12 @@ def ours(name: str) -> Values:
     run = resolved(name)
     stage = run.linear
     found = fields.values(run)
-    for component in (run.loss, run.optimizer, run.schedule.decay):
+    for component in (
+        run.views.policy,
+        run.loss,
+        run.optimizer,
+        run.schedule.decay,
+    ):
         found |= component.arguments()
     linear = stage.optimizer.arguments() | stage.schedule.decay.arguments()
     linear |= stage.hyperparameters()

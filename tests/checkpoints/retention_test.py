@@ -61,9 +61,7 @@ def test_checkpoints_go_by_step_whatever_the_clock_says(
     folder = tmp_path / "checkpoints"
 
     def saver_of(model):
-        return open_checkpoints(
-            tmp_path, model, keep_checkpoints=2, keep_checkpoint_every_hours=1.0
-        )
+        return open_checkpoints(tmp_path, model, keep_checkpoints=2)
 
     model = make_model()
     saver = saver_of(model)
@@ -83,9 +81,7 @@ def test_checkpoints_go_by_step_whatever_the_clock_says(
         folder / f"ckpt-{step}.data-00000-of-00001"
         for step in _present_steps(folder)
     }
-    # One of three stays. A jump costs, or adds, one interval.
-    permanent = {-5: [3, 6, 10], 5: [3, 6, 7, 10]}[days]
-    assert _present_steps(folder) == [*permanent, 11, 12]
+    assert _present_steps(folder) == [11, 12]
 
 
 def test_a_list_of_the_future_deletes_by_step(tmp_path):

@@ -146,9 +146,9 @@ def _options(capsys, name, option):
         ),
         # Of a part of the user's own.
         (
-            ["--loss=json:dumps", "--loss_options=indent=1;2"],
+            ["--loss=json:dumps", "--loss_options=sort_keys=true;false"],
             "loss_options",
-            ["indent=1", "indent=2"],
+            ["sort_keys=true", "sort_keys=false"],
         ),
         (
             [

@@ -106,7 +106,6 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
         augment_on=augment_on,
         image_size=8,
         extra_channels=6,
-        randaugment_layers=1,
     )
     maker = views.RunViews(run.views)
     batches = datasets.training_batches(

@@ -9,6 +9,7 @@ from tf_contrastive import distribution, losses
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
+from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.losses import generalized, matrix_products
 
@@ -292,12 +293,12 @@ class TestAuto:
         [
             (True, {"loss": "supcon"}, "split"),
             (False, {"loss": "supcon"}, "plain"),
-            (True, {"similarity_products": "plain"}, "plain"),
-            (False, {"similarity_products": "split"}, "split"),
+            (True, {"loss": NTXent(similarity_products="plain")}, "plain"),
+            (False, {"loss": NTXent(similarity_products="split")}, "split"),
             (True, {"loss": "cross_entropy"}, None),
         ],
     )
-    def test_a_run_records_the_choice(self, rounded, given, expected):
+    def test_a_run_makes_the_choice(self, rounded, given, expected):
         run = configs.resolve(
             fields.replace(configs.Pretrain(), **given),
             Machine(rounded_products=rounded),

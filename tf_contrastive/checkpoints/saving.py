@@ -69,9 +69,7 @@ class Checkpoints:
             **model.checkpointed(), epoch_sums=self.means.sums
         )
         self._retention = Retention(
-            self._own_directory,
-            runtime.keep_checkpoints,
-            runtime.keep_checkpoint_every_hours,
+            self._own_directory, runtime.keep_checkpoints
         )
         self._options = tf.train.CheckpointOptions(
             enable_async=True,

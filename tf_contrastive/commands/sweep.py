@@ -260,17 +260,18 @@ def _axes(
     typed = [word for word in words if "flagfile" not in flags.named(word)]
     typed = flags.allow_own_modules(typed)
     places = {n: i for i, word in enumerate(typed) for n in flags.named(word)}
-    texts: dict[str, str] = {}
-    for name, given in flags.texts(PretrainCommand, typed).items():
-        if isinstance(given, str):
-            texts[name] = given
-            continue
-        for key, text in given.items():
-            own_option = fields.option("", "")
-            own_option.type = str
-            pair = f"{name}={key}"
-            texts[pair] = text
-            declared[pair] = Option(pair, "", own_option, name, key)
+    texts = flags.texts(PretrainCommand, typed)
+    families = {o.family for o in declared.values() if o.of_component} - {""}
+    for name in texts.keys() - declared.keys():
+        [family] = [
+            family
+            for family in families
+            if name.startswith(family.removesuffix("options"))
+        ]
+        own_option = fields.option("", "")
+        own_option.type = str
+        key = name.removeprefix(family.removesuffix("options"))
+        declared[name] = Option(name, "", own_option, "", family, key)
     axes = {
         name: values
         for name in sorted(

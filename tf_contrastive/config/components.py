@@ -1,9 +1,10 @@
 """Declarations of components, and the options that hold the chosen ones.
 
 A component, such as a loss or an optimizer, is declared once, without
-TensorFlow: a dataclass whose fields are its options (see `fields.option`), with
-its name and its traits as class variables. The class that computes inherits
-from it. Other modules do not compare names: they ask for traits.
+TensorFlow: a dataclass whose fields are its options (see `fields.option`) and
+what only Python sets (`fields.argument`), with its name and its traits as class
+variables. The class that computes inherits from it. Other modules do not
+compare names: they ask for traits.
 """
 
 import dataclasses
@@ -27,8 +28,8 @@ class Component:
       implementation: `module:name` of the class that computes.
       is_own: whether it is a part of the user's own, `module:name`.
       given: options of a run's component that were set, not left at defaults.
-      others: options that were set for other members of its family, and that it
-        ignores.
+      others: options that were set for other members of its family, where it
+        ignores them.
     """
 
     name: ClassVar[str]
@@ -56,20 +57,20 @@ class Component:
 
     @classmethod
     def declared(cls) -> dict[str, dataclasses.Field]:
-        """Returns the options' declarations."""
-        return {
-            field.name: field
-            for field in dataclasses.fields(cls)
-            if "help" in field.metadata
-        }
+        """Returns the declarations of its arguments, which are its options.
+
+        And of those that only Python sets.
+        """
+        found = {field.name: field for field in dataclasses.fields(cls)}
+        return {name: x for name, x in found.items() if "help" in x.metadata}
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Returns the options with their defaults."""
+        """Returns the arguments with their defaults."""
         return {name: x.default for name, x in cls.declared().items()}
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the options with their values."""
+        """Returns the arguments with their values."""
         return {name: getattr(self, name) for name in self.declared()}
 
     def with_options(self: C, **options: Any) -> C:
@@ -84,20 +85,17 @@ class Component:
 
         Those of other components are left out.
         """
+        known = self.arguments()
+        further = defaults.keys() & known.keys() - self.given
         return self.with_options(
-            **self.arguments()
-            | {
-                name: value
-                for name, value in defaults.items()
-                if name in self.declared() and name not in self.given
-            }
+            **known | {name: defaults[name] for name in further}
         )
 
 
 def check(member: type[Component], values: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a value that an option does not allow.
+    """Raises `UserError` for a value that an argument does not allow.
 
-    Values that are not options of the member are left out, as is None.
+    Values that are not arguments of the member are left out, as is None.
     """
     for name, field in member.declared().items():
         if values.get(name) is not None:
@@ -121,19 +119,19 @@ def implementations(members: Mapping[str, type[Component]]) -> dict[str, Any]:
 
 
 def pick(
-    kind: str, name: str, members: Mapping[str, Any], options: Iterable[str]
+    kind: str, name: str, members: Mapping[str, Any], arguments: Iterable[str]
 ) -> Any:
-    """Returns a member of a family, which must have the options.
+    """Returns a member of a family, which must have the arguments.
 
     Raises:
-      UserError: for an unknown name or option.
+      UserError: for an unknown name or argument.
     """
     if name not in members:
         raise errors.unknown(kind, name, members)
     known = members[name].defaults()
-    for option in options:
-        if option not in known:
-            raise errors.unknown(f"option of {name}", option, known)
+    for argument in arguments:
+        if argument not in known:
+            raise errors.unknown(f"option of {name}", argument, known)
     return members[name]
 
 
@@ -145,15 +143,15 @@ class Family:
       kind: the option that names the member.
       members: the declarations, by name.
       help: one line for the option `kind`.
-      check: of the name, if there are more than `members`; see `declare`.
-      declare: name -> component with its defaults.
+      declare: name -> component with its defaults, if there are more than
+        `members`, such as parts of the user's own, `module:name`.
+      check: of such a name, if it is not `module:name`.
       flags: options with a flag of their own. The others are given by their
         names in one flag, KIND_options.
       prefixed: options that are named KIND_OPTION among those of a command,
         since OPTION alone says too little there.
       defaults: member -> defaults here that differ from its own.
-      own: name of a part of the user's own, `module:name` -> its declaration;
-        None: such parts are refused.
+      without: options that only Python sets here.
       ignores_others: whether options that only other members have are kept for
         them, and no error.
     """
@@ -161,14 +159,14 @@ class Family:
     kind: str
     members: Mapping[str, type[Component]]
     help: str
-    check: checks.Check | None = None
     declare: Callable[[str], Component] | None = None
+    check: checks.Check | None = None
     flags: Collection[str] = ()
     prefixed: Collection[str] = ()
     defaults: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict
     )
-    own: Callable[[str], type[Component]] | None = None
+    without: Collection[str] = ()
     ignores_others: bool = False
 
     def option(self, default: Component) -> Any:
@@ -184,77 +182,73 @@ class Family:
             self.help,
             choices=() if self.check else self.members,
             check=self.check,
-            own=self.own is not None,
+            own=self.declare is not None,
         )
         named.name, named.type = self.kind, str
         return named
 
-    @property
-    def flag(self) -> str:
-        """The flag of the options that have none of their own."""
-        return f"{self.kind}_options"
+    def of(self, member: Any) -> dict[str, dataclasses.Field]:
+        """Returns the options of a member here, without what Python sets."""
+        return {
+            name: field
+            for name, field in member.declared().items()
+            if field.metadata["has_flag"] and name not in self.without
+        }
 
     @functools.cached_property
     def declared(self) -> dict[str, dataclasses.Field]:
         """The options of all members; of the first one that has it."""
         declared: dict[str, dataclasses.Field] = {}
         for member in self.members.values():
-            declared = declared | member.declared() | declared
+            declared = declared | self.of(member) | declared
         return declared
 
     def takers(self, option: str) -> dict[str, type[Component]]:
         """Returns the members that have an option, by name."""
-        return {n: m for n, m in self.members.items() if option in m.declared()}
+        return {n: m for n, m in self.members.items() if option in self.of(m)}
 
-    def option_name(self, option: str) -> str:
+    def option_name(self, key: str, field: dataclasses.Field) -> str:
         """Returns the name of an option among those of a command."""
-        # Those of the user's own parts may have the name of any other option.
-        alone = option in self.declared and option not in self.prefixed
-        return option if alone else f"{self.kind}_{option}"
-
-    def component(self, name: str) -> Component:
-        """Returns the named member with its defaults here.
-
-        Raises:
-          UserError: for an unknown name, or a part of the user's own that is
-            not allowed or cannot be used.
-        """
-        fields.validate(self.kind, self.named, name)
-        if self.declare:
-            return self.declare(name)
-        if name in self.members:
-            return self.members[name](**self.defaults.get(name, {}))
-        assert self.own
-        return self.own(name)()
+        # Those of the user's own parts, which have no help, may be any words.
+        alone = key in self.declared and field.metadata["help"]
+        return (
+            key if alone and key not in self.prefixed else f"{self.kind}_{key}"
+        )
 
     def options(
         self, chosen: Component, every: bool = False
     ) -> Iterator[fields.Option]:
-        """Yields the option `kind`, and the options of the chosen member.
+        """Yields the option `kind`, and the options of the chosen component.
 
         `every`: of all members instead, as None.
         """
+        named = self.named
         yield fields.Option(
-            self.kind, chosen.label, self.named, of_component=True
+            self.kind, chosen.label, named, self.help, of_component=True
         )
-        declared, values = self.declared, dict[str, Any]()
+        values = {**chosen.others, **chosen.arguments()}
+        declared = self.declared
         if not every:
-            values = {**chosen.others, **chosen.arguments()}
-            declared = chosen.declared() | {
-                k: declared[k] for k in chosen.others
-            }
+            ignored = {key: declared[key] for key in chosen.others}
+            declared = self.of(chosen) | ignored
         for key, field in declared.items():
+            help = field.metadata["help"]
+            if every and "auto:" not in help:
+                help += f"; auto: {self._described_default(key)}"
             yield fields.Option(
-                self.option_name(key),
-                values.get(key),
+                self.option_name(key, field),
+                None if every else values[key],
                 field,
-                family="" if key in self.flags else self.flag,
+                help,
+                # Those of the user's own parts have no help.
+                family=""
+                if key in self.flags and help
+                else f"{self.kind}_options",
                 key=key,
                 of_component=True,
-                automatic=self.described_default(key) if every else "",
             )
 
-    def described_default(self, option: str) -> str:
+    def _described_default(self, option: str) -> str:
         """Describes an option's defaults, and of which members they are."""
         takers: dict[str, list[str]] = {}
         for name, member in self.takers(option).items():
@@ -268,54 +262,50 @@ class Family:
     def replaced(
         self, chosen: Component, unused: dict[str, Any], prefix: str
     ) -> Component:
-        """Returns the member that `unused` options choose; they are removed.
+        """Returns the component that `unused` options choose; they are removed.
 
         Raises:
-          UserError: for a value that is not allowed, or an option that it does
-            not have.
+          UserError: for an unknown name, a part of the user's own that is not
+            allowed or cannot be used, a value that is not allowed, or an option
+            that the component does not have.
         """
         name = unused.pop(prefix + self.kind, chosen)
-        before: dict[str, Any] = {}
+        options = dict(chosen.others)
         if isinstance(name, Component):
             chosen = name
-        else:
-            before = {key: getattr(chosen, key) for key in chosen.given}
-            before |= chosen.others
-            chosen = self.component(name)
-        known = chosen.declared()
-        flag = prefix + self.flag
-        further = dict(unused.pop(flag, {}))
-        changed: dict[str, Any] = {}
-        others = dict(chosen.others)
-        for option, field in (self.declared | known).items():
-            named = prefix + self.option_name(option)
-            if option in further and named in unused:
-                raise errors.UserError(
-                    f"{errors.arg(named)} and {errors.arg(flag, option)}: set"
-                    " one"
-                )
-            value = further.pop(option, unused.pop(named, None))
-            if is_given := value not in (None, fields.AUTO):
-                value = fields.read_value(named, field, value)
-            elif option in before:
-                value = before[option]
+        elif name != chosen.label:
+            given = chosen.given & self.declared.keys()
+            options |= {key: getattr(chosen, key) for key in given}
+            fields.validate(prefix + self.kind, self.named, name)
+            if self.declare:
+                chosen = self.declare(name)
             else:
+                chosen = self.members[name](**self.defaults.get(name, {}))
+        known = self._named(self.of(chosen))
+        for named, (key, field) in (self._named(self.declared) | known).items():
+            value = unused.pop(prefix + named, None)
+            if value in (None, fields.AUTO):
                 continue
-            if option in known:
-                changed[option] = value
-            elif self.ignores_others:
-                others[option] = value
-            elif is_given:
+            options[key] = fields.read_value(prefix + named, field, value)
+            if named not in known and not self.ignores_others:
                 raise errors.UserError(
-                    f"{errors.arg(named)} is not an option of"
+                    f"{errors.arg(prefix + named)} is not an option of"
                     f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
-                    f" {', '.join(self.takers(option))}: leave it out, or set"
-                    f" {errors.arg(named, fields.AUTO)}"
+                    f" {', '.join(self.takers(key))}: leave it out, or set"
+                    f" {errors.arg(prefix + named, fields.AUTO)}"
                 )
-        for option in further:
-            kind = f"option of {self.kind} {chosen.label}"
-            raise errors.unknown(kind, option, self.declared | known)
-        if changed or others != chosen.others:
-            chosen = chosen.with_options(**changed)
-            vars(chosen)["others"] = others
-        return chosen
+        own = {k: options.pop(k) for k in self.of(chosen) if k in options}
+        changed = chosen.with_options(**own) if own else chosen
+        if self.ignores_others and options:
+            changed = changed if own else dataclasses.replace(chosen)
+            vars(changed)["others"] = options
+        return changed
+
+    def _named(
+        self, declared: Mapping[str, dataclasses.Field]
+    ) -> dict[str, tuple[str, dataclasses.Field]]:
+        """Returns name among a command's options -> name here, declaration."""
+        return {
+            self.option_name(key, field): (key, field)
+            for key, field in declared.items()
+        }

@@ -16,7 +16,7 @@ from tf_contrastive.config.dataset import (
     image_dataset,
     read,
 )
-from tf_contrastive.config.fields import option
+from tf_contrastive.config.fields import argument, option
 
 INPUT_SHARDINGS = ("auto", "file", "example")
 CACHES = ("auto", "memory", "none")
@@ -94,14 +94,9 @@ def without_slice(split: str) -> str:
 class Reading:
     """How the images of a folder, CSV or TFRecord file are read."""
 
-    exif: str = option(
-        "apply",
-        "orientation in the EXIF data of the images of a folder or CSV file;"
-        " apply: turn them, as viewers do; ignore: leave them as they are"
-        " stored; TIFF and HEIC are always turned",
-        choices=("apply", "ignore"),
-        family="reading_options",
-    )
+    # Whether images of a folder or CSV file are turned as their EXIF data say,
+    # as viewers do. TIFF and HEIC always are.
+    exif: str = argument("apply", choices=("apply", "ignore"))
     csv_path_column: str = option(
         "",
         "column of a CSV file that has the paths; empty: path, image, file or"
@@ -148,26 +143,10 @@ class Reading:
         "unreadable images to leave out before the command fails",
         identity=False,
     )
-    max_image_pixels: int = option(
-        2**27,
-        "pixels of an image above which it counts as unreadable; Pillow opens"
-        " no larger ones than the largest value",
-        minimum=1,
-        maximum=178_956_970,
-        identity=False,
-        family="reading_options",
-        rare=True,
-    )
-    max_classes: int = option(
-        100_000,
-        "classes that the labels of a CSV or TFRecord file may make, the"
-        " largest label plus 1",
-        minimum=1,
-        maximum=2**31 - 1,
-        identity=False,
-        family="reading_options",
-        rare=True,
-    )
+    # Larger images count as unreadable. Pillow opens none above the maximum.
+    max_image_pixels: int = argument(2**27, minimum=1, maximum=178_956_970)
+    # Of the labels of a CSV or TFRecord file, the largest plus 1.
+    max_classes: int = argument(100_000, minimum=1, maximum=2**31 - 1)
 
     @property
     def admits_unlabelled(self) -> bool:
@@ -261,23 +240,13 @@ class Data:
         0.0, "fraction of the training split to use for validation", maximum=0.9
     )
     sampler: Sampler = sampler_option()
-    shuffle_buffer: int = option(
-        50_000,
-        "encoded examples in the shuffle buffer",
-        minimum=1,
-        rare=True,
-        family="data_options",
-    )
-    input_sharding: str = option(
-        "auto",
-        "what several hosts share of a TFDS or TFRecord dataset; file: each"
-        " reads its own files, and the order depends on the number of hosts;"
-        " example, and always for class_balanced: each reads all of them; auto:"
-        " file, if there are at least 8 for each host, else example",
-        choices=INPUT_SHARDINGS,
-        rare=True,
-        family="data_options",
-    )
+    # Encoded examples.
+    shuffle_buffer: int = argument(50_000, minimum=1)
+    # What several hosts share of a TFDS or TFRecord dataset; file: each reads
+    # its own files, and the order depends on the number of hosts; example, and
+    # always for class_balanced: each reads all of them; auto: file, if there
+    # are at least 8 for each host, else example.
+    input_sharding: str = argument("auto", choices=INPUT_SHARDINGS)
     data_service: str = option(
         "",
         "grpc://HOST:PORT of a tf.data service that makes the views"
@@ -297,20 +266,14 @@ class Data:
         choices=CACHES,
         family="data_options",
     )
-    decode_scale: str = option(
-        "auto",
-        "size at which JPEG files of a folder or CSV file are decoded for"
-        " training; auto: 1/2, 1/4 or 1/8, where every view's crop still has a"
-        " view's pixels, which is faster; full: always the whole size",
-        choices=("auto", "full"),
-        rare=True,
-        family="data_options",
-    )
+    # Size at which JPEG files of a folder or CSV file are decoded for training;
+    # auto: 1/2, 1/4 or 1/8, where every view's crop still has a view's pixels,
+    # which is faster; full: always the whole size.
+    decode_scale: str = argument("auto", choices=("auto", "full"))
     extra_channels: int | None = option(
         None,
         "channels of the dataset's feature `extra` to append to the views,"
         " without augmentation; auto: all",
-        rare=True,
         family="data_options",
     )
     allow_changed_data: bool = option(

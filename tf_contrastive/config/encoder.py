@@ -16,7 +16,7 @@ from tf_contrastive.config.data import (
     write_statistics,
 )
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
-from tf_contrastive.config.fields import module_of, option
+from tf_contrastive.config.fields import argument, module_of, option
 
 STEMS = ("auto", "imagenet", "cifar")
 POOL_PADDINGS = ("same", "symmetric")
@@ -157,13 +157,11 @@ class ResNet(EncoderDeclaration):
         " end of an even side (SimCLR's and SupCon's code); or symmetric, a"
         " pixel at each end (PyTorch, Keras)",
         choices=POOL_PADDINGS,
-        rare=True,
     )
     project_first: bool = option(
         False,
         "project the input of the first block in a network of basic blocks"
         " (resnet10 to resnet34), as SimCLR's and SupCon's code does",
-        rare=True,
     )
     zero_init_residual: bool = option(
         True,
@@ -243,7 +241,6 @@ class ViT(EncoderDeclaration):
     heads: int | None = option(
         None,
         "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)",
-        rare=True,
     )
     pooling: str = option(
         "token",
@@ -251,19 +248,12 @@ class ViT(EncoderDeclaration):
         " all patches, without a class token",
         choices=POOLINGS,
     )
-    frozen_patches: bool = option(
-        True,
-        "leave the patch projection at its random start, for stability (vit;"
-        " MoCo v3, section 4.2)",
-        rare=True,
-    )
-    drop_path: float = option(
-        0.0,
-        "stochastic depth (vit): how often the last block is left out; earlier"
-        " ones less often",
-        maximum=MAX_DROP_PATH,
-        rare=True,
-    )
+    # Whether the patch projection stays at its random start, for stability
+    # (MoCo v3, section 4.2).
+    frozen_patches: bool = argument(True)
+    # Stochastic depth: how often the last block is left out; earlier ones less
+    # often.
+    drop_path: float = argument(0.0, maximum=MAX_DROP_PATH)
 
     @property
     def transformer(self) -> Transformer:

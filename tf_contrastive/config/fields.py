@@ -1,10 +1,11 @@
-"""Options as fields of dataclasses, groups of them, commands, and checks.
+"""Options as fields of dataclasses, groups of them, and commands.
 
 An option whose type has None is `auto` on the command line where it is None:
 its value follows from others, or from the data and the devices.
 """
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,6 @@ _READERS: dict[type, tuple[Callable[[str], Any], str]] = {
     bool: (lambda text: _BOOLEANS[text.lower()], "true or false"),
     int: (int, "an integer"),
     float: (float, "a number"),
-    str: (str, "a text"),
 }
 
 
@@ -43,7 +43,7 @@ def option(
     family: str = "",
     own: bool = False,
     per_host: bool = False,
-    rare: bool = False,
+    has_flag: bool = True,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -59,15 +59,19 @@ def option(
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
       read: text -> value, such as the numbers of a list.
-      family: see `Option`.
+      family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
       own: whether `module:name`, a part of the user's own, is allowed beside
         the choices.
       per_host: whether each worker may have a value of its own.
-      rare: whether `--help` leaves it out: no recipe sets it.
+      has_flag: see `argument`.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
     return dataclasses.field(default=default, metadata=metadata)
+
+
+# A field that only Python sets, with the checks of an option and no flag.
+argument = functools.partial(option, help="", has_flag=False)
 
 
 class Option(NamedTuple):
@@ -77,10 +81,10 @@ class Option(NamedTuple):
       name: with the prefixes of its groups.
       value: of the command.
       field: its declaration.
+      help: one line; of a component's option, with the members' defaults.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
       key: its name there.
       of_component: whether a component has it, or is named by it.
-      automatic: what `auto` means for an option of a component.
       group: the command's field that holds it.
       identity: whether it affects what a run computes.
     """
@@ -88,10 +92,10 @@ class Option(NamedTuple):
     name: str
     value: Any
     field: dataclasses.Field
+    help: str
     family: str = ""
     key: str = ""
     of_component: bool = False
-    automatic: str = ""
     group: str = ""
     identity: bool = True
 
@@ -121,22 +125,21 @@ def options(
     """
     for field in dataclasses.fields(config):
         value, about = getattr(config, field.name), field.metadata
-        holder = group or field.name
         same = identity and about["identity"]
+        found: Iterable[Option] = ()
         if "components" in about:
             found = about["components"].options(value, every)
-        elif dataclasses.is_dataclass(value):
+        elif "prefix" in about:
             inner = prefix + about["prefix"]
-            yield from options(value, inner, holder, same, every)
-            continue
-        else:
+            yield from options(value, inner, group or field.name, same, every)
+        elif about["has_flag"]:
             name, family = field.name, about["family"]
-            found = [Option(name, value, field, family, name)]
+            found = [Option(name, value, field, about["help"], family, name)]
         for option in found:
             yield option._replace(
                 name=prefix + option.name,
                 family=option.family and prefix + option.family,
-                group=holder,
+                group=group or field.name,
                 identity=same and option.field.metadata["identity"],
             )
 
@@ -149,13 +152,13 @@ def values(config: Any, prefix: str = "") -> dict[str, Any]:
 def replace(config: T, **values: Any) -> T:
     """Returns `config` with the named options of any group replaced.
 
-    An option of a component is a value or its text, and so is the name of a
-    component, which keeps the options that were given to the previous one, if
-    it has them; KIND_options={name: value} sets options of the component that
-    have no name here.
+    A value may be given as its text. The name of a component replaces it; the
+    new one keeps the options that were given to the previous one, if it has
+    them.
 
     Raises:
-      UserError: for an unknown option, or one that the component does not have.
+      UserError: for an unknown option, one that the component does not have, or
+        a text of another type.
     """
     unused = dict(values)
     replaced = _replaced(config, unused, "")
@@ -170,12 +173,13 @@ def _replaced(group: Any, unused: dict[str, Any], prefix: str) -> Any:
     changed = {}
     for field in dataclasses.fields(group):
         value, about = getattr(group, field.name), field.metadata
+        name = prefix + field.name
         if "components" in about:
             value = about["components"].replaced(value, unused, prefix)
-        elif dataclasses.is_dataclass(value):
+        elif "prefix" in about:
             value = _replaced(value, unused, prefix + about["prefix"])
-        else:
-            value = unused.pop(prefix + field.name, value)
+        elif name in unused:
+            value = read(name, field, unused.pop(name))
         changed[field.name] = value
     return dataclasses.replace(group, **changed)
 
@@ -235,40 +239,34 @@ def value_type(field: dataclasses.Field) -> type:
     return (typing.get_args(field.type) or (field.type,))[0]
 
 
-def read(name: str, field: dataclasses.Field, text: str) -> Any:
-    """Returns the value of an option from its text on the command line.
+def read(name: str, field: dataclasses.Field, value: Any) -> Any:
+    """Returns the value of an option, given as itself or as its text.
 
     Raises:
       UserError: for a text of another type.
     """
-    auto = is_optional(field)
-    if text == AUTO and auto:
+    if not isinstance(value, str) or value_type(field) is str:
+        return None if value == AUTO and is_optional(field) else value
+    if value == AUTO and is_optional(field):
         return None
-    kind = value_type(field)
-    if kind not in _READERS:
-        raise UserError(
-            f"{arg(name, text)}: a {kind.__name__} cannot be given as text"
-        )
-    reader, allowed = _READERS[kind]
+    if field.metadata["read"]:
+        validate(name, field, value)
+        return field.metadata["read"](value)
+    reader, allowed = _READERS[value_type(field)]
     try:
-        return reader(text)
+        return reader(value)
     except (KeyError, ValueError) as error:
-        allowed += f", or {AUTO}" * auto
-        raise UserError(f"{arg(name, text)}: must be {allowed}") from error
+        allowed += f", or {AUTO}" * is_optional(field)
+        raise UserError(f"{arg(name, value)}: must be {allowed}") from error
 
 
 def read_value(name: str, field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of a component's option, given as itself or as text.
+    """Returns the value of an option that is given as itself or as its text.
 
     Raises:
       UserError: if it is not allowed.
     """
-    reader = field.metadata["read"]
-    if isinstance(value, str) and reader:
-        validate(name, field, value)
-        return reader(value)
-    if isinstance(value, str) and value_type(field) is not str:
-        value = read(name, field, value)
+    value = read(name, field, value)
     validate(name, field, value)
     return value
 

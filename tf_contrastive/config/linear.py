@@ -5,6 +5,7 @@ from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.fields import (
+    argument,
     group,
     option,
     values,
@@ -37,9 +38,8 @@ class Probe:
     probe: bool = option(
         True, "train a linear probe with the encoder, if there are labels"
     )
-    probe_learning_rate: float = option(
-        0.1, "learning rate of the probe's SGD, per 256 images", above=0.0
-    )
+    # Of the probe's SGD, per 256 images.
+    probe_learning_rate: float = argument(0.1, above=0.0)
     cross_entropy_weight: float = option(
         0.0,
         "weight of the probe's cross entropy in the loss, by which encoder and"
@@ -101,6 +101,7 @@ class LinearStage:
         SGD(**LINEAR_OPTIMIZER_OPTIONS["sgd"]),
         flags=("weight_decay",),
         defaults=LINEAR_OPTIMIZER_OPTIONS,
+        without=("momentum_style",),
     )
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, Family, by_name
-from tf_contrastive.config.fields import option
+from tf_contrastive.config.fields import argument, option
 
 REDUCTIONS = ("mean", "sum")
 
@@ -65,34 +65,15 @@ def _denominator() -> Any:
 
 
 def _reduction() -> Any:
-    return option(
-        "mean",
-        "reduction over the anchors of the global batch",
-        choices=REDUCTIONS,
-        rare=True,
-    )
+    return argument("mean", choices=REDUCTIONS)
 
 
 def _block_size() -> Any:
-    return option(
-        None,
-        "anchors compared at a time; auto: chosen by the batch size",
-        minimum=1,
-        identity=False,
-        rare=True,
-    )
+    return argument(None, minimum=1)
 
 
 def _similarity_products() -> Any:
-    return option(
-        "auto",
-        "precision of the loss's matrix products on devices that round float32:"
-        " plain, or split into three products that are nearly float32; auto:"
-        " split on TPUs and on GPUs with TF32",
-        choices=("auto", "plain", "split"),
-        identity=False,
-        rare=True,
-    )
+    return argument("auto", choices=("auto", "plain", "split"))
 
 
 # ---- The losses --------------------------------------------------------------
@@ -176,7 +157,6 @@ class NTXent(Pairwise):
         " denominator is freed (debiased)",
         minimum=0.0,
         maximum=0.99,
-        rare=True,
     )
     beta: float = option(
         0.0,
@@ -184,7 +164,6 @@ class NTXent(Pairwise):
         " negatives)",
         minimum=0.0,
         maximum=1e3,
-        rare=True,
     )
 
     def __post_init__(self) -> None:
@@ -213,18 +192,9 @@ class _OfClasses(Pairwise):
     # google-research/supcon, --use_projection_batch_norm=False.
     head: ClassVar = {"batch_norm": False, "bias": False}
 
-    unlabelled: str = option(
-        "refuse",
-        "label -1: refuse it; or own_views: an image without a label, whose"
-        " positives are its own views",
-        choices=("refuse", "own_views"),
-        rare=True,
-    )
-    unlabelled_negatives: bool = option(
-        True,
-        "count images without a label among the negatives of others",
-        rare=True,
-    )
+    # Of images with the label -1. A run takes it from how it reads its data.
+    unlabelled: str = argument("refuse", choices=("refuse", "own_views"))
+    unlabelled_negatives: bool = argument(True)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -244,11 +214,7 @@ class SupCon(_OfClasses):
     positives_cap: int | None = option(
         None, "positives per anchor, at most; auto: all", minimum=1
     )
-    keep_dropped_positives: bool = option(
-        False,
-        "keep positives beyond `positives_cap` in the denominator",
-        rare=True,
-    )
+    keep_dropped_positives: bool = argument(False)
     scale_by_temperature: bool = option(
         False, "multiply the loss by the temperature"
     )
@@ -291,11 +257,8 @@ class EpsSupInfoNCE(Sincere):
     implementation = "tf_contrastive.losses.supcon:EpsSupInfoNCE"
 
     epsilon: float = option(0.25, "margin between positives and negatives")
-    epsilon_in: str = option(
-        "logit",
-        "whether --epsilon is a margin of logits or of cosines",
-        choices=("logit", "cosine"),
-    )
+    # Whether it is a margin of logits or of cosines.
+    epsilon_in: str = argument("logit", choices=("logit", "cosine"))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -327,12 +290,7 @@ class _AgainstNegatives(Pairwise):
     mining: str = option(
         "none", "which negatives count", choices=("none", "semi_hard")
     )
-    negative_reduction: str = option(
-        "mean",
-        "reduction over an anchor's negatives",
-        choices=REDUCTIONS,
-        rare=True,
-    )
+    negative_reduction: str = argument("mean", choices=REDUCTIONS)
 
     @property
     def ignores_equal(self) -> bool:
@@ -398,11 +356,7 @@ class AlignUniform(LossDeclaration):
 
     temperature: float = _temperature(0.5)
     weight: float = _weight(1.0)
-    include_self: bool = option(
-        True,
-        "count an anchor among its candidates",
-        rare=True,
-    )
+    include_self: bool = argument(True)
     normalize: bool = _normalize(True)
     scale: float = _scale(1.0)
     block_size: int | None = _block_size()
@@ -583,7 +537,7 @@ def loss_option() -> Any:
         kind="loss",
         members=LOSSES,
         help="contrastive loss; module:name: a function or a class of your own",
-        own=own_loss,
+        declare=lambda name: declaration(name)(),
         flags=(
             "temperature",
             "negatives",
@@ -592,15 +546,7 @@ def loss_option() -> Any:
             "weight",
             "label_smoothing",
         ),
-        prefixed=(
-            "weight",
-            "normalization",
-            "scale",
-            "normalize",
-            "unlabelled",
-            "reduction",
-            "block_size",
-        ),
+        prefixed=("weight", "normalization", "scale", "normalize"),
     ).option(NTXent())
 
 

@@ -2,11 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tf_contrastive.config.components import Component, Family, by_name
-from tf_contrastive.config.fields import option
+from tf_contrastive.config.fields import argument, option
 
 MOMENTUM_STYLES = ("classic", "pytorch")
 # Batch size at which a base learning rate is quoted (linear scaling).
@@ -18,13 +17,7 @@ def _momentum() -> Any:
 
 
 def _epsilon(default: float) -> Any:
-    return option(
-        default,
-        "added to the mean squared gradient (rmsprop) or to its root (adam,"
-        " adamw)",
-        above=0.0,
-        rare=True,
-    )
+    return argument(default, above=0.0)
 
 
 def _weight_decay(default: float) -> Any:
@@ -90,12 +83,7 @@ class LARS(SGD):
     peak_rates = 0.05, math.inf
     scales_by_weights = True
 
-    trust_coefficient: float = option(
-        0.001,
-        "trust coefficient (eta)",
-        above=0.0,
-        rare=True,
-    )
+    trust_coefficient: float = argument(0.001, above=0.0)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -108,12 +96,7 @@ class RMSProp(OptimizerDeclaration):
     peak_rates = 0.0, 1.0
 
     momentum: float = _momentum()
-    rho: float = option(
-        0.9,
-        "decay rate of the mean squared gradient",
-        maximum=0.999999,
-        rare=True,
-    )
+    rho: float = argument(0.9, maximum=0.999999)
     epsilon: float = _epsilon(1.0)
 
 
@@ -127,18 +110,8 @@ class Adam(OptimizerDeclaration):
     peak_rates = 0.0, 0.02
     is_adaptive = True
 
-    beta_1: float = option(
-        0.9,
-        "decay rate of the mean gradient",
-        maximum=0.999999,
-        rare=True,
-    )
-    beta_2: float = option(
-        0.999,
-        "decay rate of the mean squared gradient",
-        maximum=0.999999,
-        rare=True,
-    )
+    beta_1: float = argument(0.9, maximum=0.999999)
+    beta_2: float = argument(0.999, maximum=0.999999)
     epsilon: float = _epsilon(1e-8)
 
 
@@ -160,7 +133,7 @@ OPTIMIZERS: dict[str, type[OptimizerDeclaration]] = by_name(
 def optimizer_option(
     default: OptimizerDeclaration,
     flags: tuple[str, ...],
-    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    **family: Any,
 ) -> Any:
     """The option of the optimizer; see `components.Family`."""
     return Family(
@@ -168,8 +141,7 @@ def optimizer_option(
         members=OPTIMIZERS,
         help="optimizer",
         flags=flags,
-        prefixed=("epsilon",),
-        defaults=defaults or {},
+        **family,
     ).option(default)
 
 

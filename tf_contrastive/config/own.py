@@ -5,8 +5,6 @@ imported only if it was allowed: by the command line, which names it itself, or
 by `allow`.
 """
 
-import ast
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -47,8 +45,8 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     """
     module, _, attribute = name.partition(":")
     given = errors.arg(kind, name)
+    hint = errors.did_you_mean(module, families)
     if _allowed.isdisjoint({module, name}):
-        hint = errors.did_you_mean(module, families)
         raise errors.UserError(
             f"{given}: {module}{hint} may be the code of somebody else, and is"
             " imported only where you name it: set"
@@ -59,7 +57,6 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     try:
         found = importlib.import_module(module)
     except Exception as error:  # Of any type, from the user's code.
-        hint = errors.did_you_mean(module, families)
         raise errors.UserError(
             f"{given}: {module} cannot be imported{hint}"
             f" ({errors.first_line(error)}): start in the folder of"
@@ -79,31 +76,20 @@ def declare(
     Args:
       name: `module:name`.
       base: of the family's declarations.
-      options: of the part, with their defaults.
+      options: of the part, with their defaults. Those whose default is neither
+        a truth value, a number nor a text keep it in a run.
       **traits: class variables of the declaration.
     """
     namespace: dict[str, Any] = {**traits, "name": name, "is_own": True}
     types = namespace["__annotations__"] = {}
     for option, default in options.items():
-        types[option] = (str if default is None else type(default)) | None
-        namespace[option] = fields.option(
-            default,
-            "",
-            minimum=-math.inf,
-            maximum=math.inf,
-            read=_literal if default is None else None,
-        )
+        if isinstance(default, bool | int | float | str):
+            types[option] = type(default) | None
+            namespace[option] = fields.option(
+                default, "", minimum=-math.inf, maximum=math.inf
+            )
     part = type(name.rpartition(":")[2], (base,), namespace)
     return dataclasses.dataclass(kw_only=True, eq=False)(part)
-
-
-def _literal(text: str) -> Any:
-    """Returns the value of an option whose default does not show its type."""
-    if text in ("true", "false"):
-        return text == "true"
-    with contextlib.suppress(SyntaxError, ValueError):
-        return ast.literal_eval(text)
-    return text
 
 
 def name_of(part: Any) -> str:
@@ -123,9 +109,7 @@ def parameters(part: Any) -> Mapping[str, inspect.Parameter]:
 
 def takes(part: Any, parameter: str) -> bool:
     """Whether a function or class, and no Keras layer, has a parameter."""
-    return (
-        not is_layer(part) and parameter in inspect.signature(part).parameters
-    )
+    return not is_layer(part) and parameter in parameters(part)
 
 
 def options_of(
@@ -142,23 +126,23 @@ def options_of(
       UserError: for another parameter without a default, or a given option
         that is not a parameter.
     """
-    found: dict[str, Any] = {}
-    known = {} if is_layer(part) else inspect.signature(part).parameters
-    for name, parameter in known.items():
-        if name in inputs or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        ):
-            continue
-        found[name] = parameter.default
-        if parameter.default is parameter.empty and name not in given:
+    known = {} if is_layer(part) else parameters(part)
+    found = {
+        name: parameter.default
+        for name, parameter in known.items()
+        if name not in inputs
+        and parameter.kind
+        not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    for name in given:
+        if name not in found:
+            raise errors.unknown(f"option of {name_of(part)}", name, found)
+    for name, default in found.items():
+        if default is inspect.Parameter.empty and name not in given:
             raise errors.UserError(
                 f"parameter {name} of {name_of(part)} has no default: give it"
                 " one, or bind it by functools.partial"
             )
-    for name in given:
-        if name not in found:
-            raise errors.unknown(f"option of {name_of(part)}", name, found)
     return found
 
 
@@ -177,9 +161,8 @@ def network_options(
         part, type | functools.partial
     )
     if not is_function and not is_layer(part):
-        takes = f", which may take {', '.join(inputs)}" if inputs else ""
         raise errors.UserError(
             f"{kind} {name_of(part)} is of the wrong form: must be a Keras"
-            f" layer or model, or a function that returns one{takes}"
+            " layer or model, or a function that returns one"
         )
     return options_of(part, inputs, given)

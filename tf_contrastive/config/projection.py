@@ -100,7 +100,7 @@ def projection_option() -> Any:
         members=HEADS,
         help="projection head; module:name: a Keras layer of your own, or a"
         " function that returns one",
-        own=own_head,
+        declare=lambda name: (HEADS.get(name) or own_head(name))(),
         flags=("output", "layers"),
         prefixed=MLP.defaults(),
         ignores_others=True,

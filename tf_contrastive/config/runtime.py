@@ -10,7 +10,7 @@ from tf_contrastive.config.checks import (
     plain_path,
     read_counts,
 )
-from tf_contrastive.config.fields import option
+from tf_contrastive.config.fields import argument, option
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
@@ -100,25 +100,13 @@ class Runtime(Devices):
             "stop, or skip:N for at most N steps, such as skip:10",
         ),
     )
-    steps_per_execution: int | None = _setting(
-        None,
-        "training steps per host call; auto: as many as take 5 s, at most up"
-        " to the next log step, checkpoint or end of an epoch",
-        minimum=1,
-        family="runtime_options",
-        rare=True,
-    )
+    # Training steps per host call. None: as many as take 5 s, at most up to the
+    # next log step, checkpoint or end of an epoch.
+    steps_per_execution: int | None = argument(None, minimum=1)
     checkpoint_every_steps: int | None = _setting(
         None,
         "steps between checkpoints; auto: at the end of every epoch",
         minimum=1,
-    )
-    keep_checkpoint_every_hours: float = _setting(
-        0.0,
-        "hours between checkpoints that are kept forever, in addition to the"
-        " newest; 0: none",
-        family="runtime_options",
-        rare=True,
     )
     keep_checkpoints: int = _setting(
         3,

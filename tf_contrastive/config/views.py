@@ -12,7 +12,7 @@ from tf_contrastive.config.checks import one_of
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.fields import module_of, option
+from tf_contrastive.config.fields import argument, module_of, option
 
 # Operations of `ablation:OP[+OP]`, and whether SimCLR's policy lacks them, so
 # that `simclr+OP[+OP]` may add them.
@@ -139,12 +139,8 @@ class SimAugment(SimCLR):
     name = "simaugment"
     implementation = "tf_contrastive.views.policies:SimAugment"
 
-    warp_probability: float = option(
-        0.5,
-        "probability of warping a view",
-        maximum=1.0,
-        rare=True,
-    )
+    # Of a view.
+    warp_probability: float = argument(0.5, maximum=1.0)
     rotate: bool = option(
         False,
         "rotate views by 0, 90, 180 or 270 degrees before their colours change",
@@ -169,19 +165,9 @@ class RandAugment(Crop):
     name = "randaugment"
     implementation = "tf_contrastive.views.policies:RandAugment"
 
-    randaugment_layers: int = option(
-        2,
-        "RandAugment operations per view",
-        minimum=1,
-        maximum=16,
-        rare=True,
-    )
-    randaugment_magnitude: float = option(
-        10.0,
-        "magnitude of RandAugment's operations",
-        maximum=30.0,
-        rare=True,
-    )
+    # Operations per view, and their magnitude.
+    randaugment_layers: int = argument(2, minimum=1, maximum=16)
+    randaugment_magnitude: float = argument(10.0, maximum=30.0)
 
     def sends_levels(self, on_device: bool) -> bool:
         """All operations act on levels."""
@@ -238,11 +224,8 @@ class Ablation(_Listing, _Jittered, Crop):
     shares_crop = True
     listable = tuple(OPERATIONS)
 
-    ablation_branch: str = option(
-        "one",
-        "views that an ablation changes: one (the first) or both",
-        choices=("one", "both"),
-    )
+    # Whether the operations change the first view alone, or both views.
+    ablation_branch: str = argument("one", choices=("one", "both"))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -444,15 +427,10 @@ class Views:
         choices=("auto", "host", "device"),
         identity=False,
     )
-    wire_dtype: str = option(
-        "auto",
-        "type of the pixels on their way from the host to the device; uint8"
-        " rounds them to 256 levels, bfloat16 to 8 significant bits; auto: the"
-        " smallest type that does not change the step's results",
-        choices=("auto", "float32", "bfloat16", "uint8"),
-        identity=False,
-        rare=True,
-        family="augmentation_options",
+    # Of the pixels on their way from the host to the device: auto is the
+    # smallest type that does not change the step's results.
+    wire_dtype: str = argument(
+        "auto", choices=("auto", "float32", "bfloat16", "uint8")
     )
     views: int = option(2, "views per image", minimum=1)
     image_size: int | None = option(

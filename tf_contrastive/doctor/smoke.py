@@ -27,12 +27,7 @@ from tf_contrastive.doctor import test_split
 from tf_contrastive.train import open_split
 
 SMOKE_STEPS = 2
-_DEFAULTS = (
-    "tpu",
-    "steps_per_execution",
-    "checkpoint_every_steps",
-    "keep_checkpoint_every_hours",
-)
+_DEFAULTS = ("tpu", "steps_per_execution", "checkpoint_every_steps")
 _BATCH_SIZE = 16
 # Image side in pixels, by the stem of the run's own image side.
 _SIDE = {"imagenet": 32, "cifar": 16}

@@ -10,7 +10,7 @@ the loss. Options without a flag of their own share one, such as
 import itertools
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from absl import flags as absl_flags
@@ -21,7 +21,7 @@ from tf_contrastive.config.fields import Command, Option
 from tf_contrastive.flags import flagfiles
 
 _OWN_MODULES = f"--{own.ARGUMENT}"
-_COMMON_HELP = f"""
+_COMMON_HELP = f"""\
   --flagfile: read flags from a file, one per line; quotes around a value and a
     comment after it (# ...) are no part of it
   {_OWN_MODULES}: allow a run to import these modules (MODULE,MODULE), which its
@@ -49,26 +49,21 @@ def _defined(options: Iterable[Option]) -> absl_flags.FlagValues:
     parser: Any = absl_flags.ArgumentParser()
     shared: dict[str, list[str]] = {}
     for option in options:
-        kind = fields.value_type(option.field)
-        default = fields.written(option.value)
-        help = option.field.metadata["help"]
-        if option.automatic and "auto:" not in help:
-            help += f"; auto: {option.automatic}"
+        about, help = option.field.metadata, option.help
         # With spaces, a long list can be wrapped.
-        if choices := option.field.metadata["choices"]:
+        if choices := about["choices"]:
             help = f"<{' | '.join(choices)}>: {help}"
+        default = "" if option.of_component else fields.written(option.value)
         if option.family:
-            if not option.automatic:
-                help += f" (default: {default})"
+            help += f" (default: {default})" * bool(default)
             lines = shared.setdefault(option.family, [])
             lines.append(f"- {option.key}=VALUE: {help}")
             continue
+        is_bool = fields.value_type(option.field) is bool
         flag = absl_flags.Flag(
-            parser, None, option.name, None, help, boolean=kind is bool
+            parser, None, option.name, None, help, boolean=is_bool
         )
-        flag.default_as_str = default or None
-        if option.field.metadata["required"]:
-            flag.default_as_str = "none, required"
+        flag.default_as_str = "required" if about["required"] else default
         values[option.name] = flag
     for name, lines in shared.items():
         help = "\n".join(["NAME=VALUE,NAME=VALUE, of these:", *lines])
@@ -82,74 +77,54 @@ def _defined(options: Iterable[Option]) -> absl_flags.FlagValues:
 def parse(config_class: type[Config], arguments: list[str]) -> Config:
     """Parses a command's flags.
 
-    Later flags override earlier ones. `--flagfile=PATH` is replaced by the
-    flags in that file, which may name further flagfiles by paths relative to
-    its own folder or to the working directory. Each value of the result is
-    valid by itself; see the class's `validate`.
+    Later flags override earlier ones; see `flagfiles` for `--flagfile=PATH`.
+    Each value of the result is valid by itself; see the class's `validate`.
 
     Raises:
       UserError: for an unknown flag, a value that is not allowed, a word that
         is not a flag, or a flagfile that cannot be read.
     """
-    defaults = config_class()
-    options = {option.name: option for option in fields.options(defaults)}
-    # The values of components are read once it is known which are chosen.
-    given: dict[str, Any] = texts(config_class, arguments)
-    for name, option in options.items():
-        if name in given and not option.of_component:
-            given[name] = fields.read(name, option.field, given[name])
+    given: dict[str, Any] = dict(texts(config_class, arguments))
     given = config_class.presets(given) | given
-    parsed = fields.replace(defaults, **given)
+    parsed = fields.replace(config_class(), **given)
     fields.validate_fields(parsed)
     return parsed
 
 
-def texts(config_class: type[Command], arguments: list[str]) -> dict[str, Any]:
+def texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
     """Returns the texts that a command's flags give to options, by name.
-
-    Those of a component that have no name among the command's options are a
-    dict, by the name of their flag.
 
     Raises:
       UserError: for an unknown flag, or a word that is not a flag.
     """
     options = declared(config_class)
     keys = {(o.family, o.key): name for name, o in options.items() if o.family}
-    of_components = {o.family for o in options.values() if o.of_component}
-    values = _parsed(config_class, arguments)
-    found: dict[str, Any] = {}
-    for name in values:
-        if name in options and values[name].present:
-            found[name] = str(values[name].value)
-        elif name not in options:
-            for key, text in _pairs(name, values[name].value or []):
-                if (name, key) in keys:
-                    found[keys[name, key]] = text
-                elif name in of_components:
-                    found.setdefault(name, {})[key] = text
-                else:
-                    known = [key for family, key in keys if family == name]
-                    raise errors.unknown(f"option in --{name}", key, known)
+    found: dict[str, str] = {}
+    for name, flag in _parsed(config_class, arguments).items():
+        if name in options:
+            found[name] = str(flag.value)
+            continue
+        kind = name.removesuffix("_options")
+        is_own = fields.module_of(found.get(kind, ""))
+        for pair in itertools.chain(*map(fields.split_pairs, flag.value)):
+            key, equals, text = pair.partition("=")
+            if not equals:
+                raise errors.UserError(
+                    f"--{name}={key}: must be NAME=VALUE,NAME=VALUE"
+                )
+            if (name, key) not in keys and not is_own:
+                known = [key for family, key in keys if family == name]
+                raise errors.unknown(f"option in --{name}", key, known)
+            found[keys.get((name, key), f"{kind}_{key}")] = text
     return found
-
-
-def _pairs(name: str, texts: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields the keys and values of texts KEY=VALUE,KEY=VALUE of a flag."""
-    for pair in itertools.chain(*map(fields.split_pairs, texts)):
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise errors.UserError(
-                f"missing value in --{name}={key}: use"
-                f" --{name}={key}={fields.AUTO}, or another value"
-            )
-        yield key, text
 
 
 def _parsed(
     config_class: type[Command], arguments: list[str]
-) -> absl_flags.FlagValues:
-    """Returns the flags of a command, with the texts of those given."""
-    values = _defined(declared(config_class).values())
+) -> dict[str, absl_flags.Flag]:
+    """Returns the flags that are given to a command, by name."""
+    options = declared(config_class)
+    values = _defined(options.values())
     words = flagfiles.inlined(arguments)
     for word, following in itertools.pairwise(words):
         name = word.lstrip("-")
@@ -160,33 +135,21 @@ def _parsed(
                 f"missing value of --{name}: use --{name}=VALUE"
             )
     try:
-        rest = values(["", *words], known_only=True)[1:]
+        rest = values(["", *words])[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        name = error.flagname.partition("=")[0]
+        hint = errors.did_you_mean(f"--{name}", [f"--{n}" for n in values])
+        if name in options:
+            hint = f": use --{options[name].family}={options[name].key}=VALUE"
+        raise errors.UserError(f"unknown flag --{name}{hint}") from error
     # absl raises a plain ValueError for --noNAME=VALUE.
     except (absl_flags.Error, ValueError) as error:
         raise errors.UserError(str(error)) from error
     if rest:
-        raise _unexpected(rest[0], config_class)
-    return values
-
-
-def _unexpected(word: str, config_class: type[Command]) -> errors.UserError:
-    if not word.startswith("-"):
-        return errors.UserError(
-            f"stray word {word!r}: flags are written --name=value"
+        raise errors.UserError(
+            f"stray word {rest[0]!r}: flags are written --name=value"
         )
-    name = word.lstrip("-").partition("=")[0]
-    if name == own.ARGUMENT:
-        return errors.UserError(
-            f"{_OWN_MODULES} is in a flagfile, which may be somebody else's:"
-            " write it on the command line"
-        )
-    option = declared(config_class).get(name)
-    if option:
-        use = f"--{option.family}={option.key}=VALUE"
-        return errors.UserError(f"unknown flag --{name}: use {use}")
-    match = errors.nearest(name, names(config_class))
-    hint = f"did you mean --{match}? " if match else ""
-    return errors.UserError(f"unknown flag --{name}: {hint}see --help")
+    return {name: values[name] for name in values if values[name].present}
 
 
 def with_others(config_class: type[Command], words: list[str]) -> list[str]:
@@ -198,8 +161,7 @@ def with_others(config_class: type[Command], words: list[str]) -> list[str]:
         word = rest.pop(0)
         if word[:1] == "-" and "=" not in word and rest and rest[0][:1] != "-":
             word = f"{word}={rest.pop(0)}"
-        is_own = not known.isdisjoint(named(word))
-        parts[is_own].append(word)
+        parts[not known.isdisjoint(named(word))].append(word)
     return [*parts[True], f"--{config_class.OTHERS}={shlex.join(parts[False])}"]
 
 
@@ -222,20 +184,19 @@ def allow_own_modules(words: list[str]) -> list[str]:
     while words:
         word = words.pop(0)
         name, _, value = word.partition("=")
-        if name == _OWN_MODULES:
-            value = value or (words.pop(0) if words else "")
-            if not re.fullmatch(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*", value):
-                raise errors.UserError(
-                    f"{name}={value}: must be names of modules, such as"
-                    " my_module,other"
-                )
-            own.allow(*value.split(","))
+        if name != _OWN_MODULES:
+            # The value of a flag, or of an option in it: --dataset=pack:of=m:f.
+            part = word.rpartition("=")[2]
+            own.allow(*[part] * bool(fields.module_of(part)))
+            rest.append(word)
             continue
-        # The value of a flag, or of an option in it: --dataset=pack:of=m:f.
-        part = word.rpartition("=")[2]
-        if fields.module_of(part):
-            own.allow(part)
-        rest.append(word)
+        value = value or (words.pop(0) if words else "")
+        if not re.fullmatch(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*", value):
+            raise errors.UserError(
+                f"{name}={value}: must be names of modules, such as"
+                " my_module,other"
+            )
+        own.allow(*value.split(","))
     return rest
 
 
@@ -244,29 +205,23 @@ def allow_own_modules(words: list[str]) -> list[str]:
 
 def help_text(config_class: type[Command], everything: bool = True) -> str:
     """Returns the flags of a command: all, or those in its `COMMON`."""
-    options = [
-        option
-        for option in declared(config_class).values()
-        if not option.field.metadata["rare"]
-    ]
-    others = [o for o in options if o.name == config_class.OTHERS]
-    options = [o for o in options if o not in others]
-    shown = options
-    if not everything and config_class.COMMON:
-        shown = [o for o in options if o.name in config_class.COMMON]
+    options = declared(config_class)
+    others = options.pop(config_class.OTHERS, None)
+    common = config_class.COMMON
+    if common and not everything:
+        options = {name: options[name] for name in options if name in common}
     lines = []
-    for group, members in itertools.groupby(shown, lambda o: o.group):
+    for group, members in itertools.groupby(
+        options.values(), lambda o: o.group
+    ):
         help = _defined(members).get_help("  ", include_special_flags=False)
         lines += [f"{group}:", help, ""]
-    for option in others:
-        text = f"other flags: {option.field.metadata['help']}"
-        lines += [absl_flags.text_wrap(text, 80), ""]
-    lines.append(_COMMON_HELP.strip("\n"))
-    if rest := [o for o in options if o not in shown]:
-        count = len(names(config_class)) - len(shown)
-        groups = ", ".join(dict.fromkeys(o.group for o in rest))
-        text = f"{count} more flags, of {groups}: see --helpfull"
-        lines += ["", absl_flags.text_wrap(text, 80)]
+    if others:
+        lines += [absl_flags.text_wrap(f"other flags: {others.help}", 80), ""]
+    lines.append(_COMMON_HELP)
+    if common and not everything:
+        rest = len(names(config_class)) - len(options)
+        lines += ["", f"{rest} more flags: see --helpfull"]
     return "\n".join(lines)
 
 
@@ -284,13 +239,12 @@ def with_flags(config_class: type[Command], marked: str) -> str:
             return f"--{name}={value}"
         if option is None:
             return f"`{name}`" if value is None else f"{name}={value}"
-        boolean = fields.value_type(option.field) is bool
-        if boolean and value in ("True", "False"):
-            value = value.lower()
-        if boolean and value in ("true", "false") and not option.family:
-            return f"--{name}" if value == "true" else f"--no{name}"
         if option.family:
             name = f"{option.family}={option.key}"
+        if value in ("True", "False", "true", "false"):
+            value = value.lower()
+            if fields.value_type(option.field) is bool and not option.family:
+                return f"--{name}" if value == "true" else f"--no{name}"
         return f"--{name}" if value is None else f"--{name}={value}"
 
     return errors.shown(marked, flag)
@@ -313,15 +267,11 @@ def write(config: Command) -> str:
         for option in members:
             text = fields.written(option.value)
             if not option.family:
-                flag = f"--{option.name}={text}"
-                if isinstance(option.value, bool):
-                    flag = f"--{'' if option.value else 'no'}{option.name}"
-                lines.append(flagfiles.line_of(flag))
+                lines.append(flagfiles.line_of(option.name, text))
             elif option.value is not None:
                 pairs = shared.setdefault(option.family, [])
                 pairs.append(f"{option.key}={text}")
-        for name, pairs in shared.items():
-            lines.append(flagfiles.line_of(f"--{name}={','.join(pairs)}"))
+        lines += [flagfiles.line_of(n, ",".join(p)) for n, p in shared.items()]
     return "\n".join(lines) + "\n"
 
 

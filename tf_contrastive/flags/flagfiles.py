@@ -9,13 +9,9 @@ from tf_contrastive.base import errors, installation
 
 # Of the options that a run records. It increases with a change by which older
 # files would be misread.
-_FORMAT = 3
-_FIRST_LINE = (
-    f"# All options of a run, format {_FORMAT}, tf_contrastive"
-    f" {installation.VERSION}, in as many lines as the last one says.\n"
-)
-_ANY_FIRST_LINE = re.compile(
-    r"# All options of a run, (?:format (\d+), tf_contrastive (\S+), )?in .*\n"
+_FORMAT = 4
+_FIRST_LINE = re.compile(
+    r"# All options of a run, format (\d+), tf_contrastive ([^,\s]+).*\n"
 )
 # Characters of a flagfile.
 _MAX_FLAGFILE = 1 << 20
@@ -48,10 +44,9 @@ def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
             path = packaged_flagfile(path) or path
         if path in files:
             raise errors.UserError(
-                f"--flagfile={path} includes itself"
-                f" ({' in '.join((path, *reversed(files)))}): remove it"
+                f"--flagfile={path} includes itself: remove it"
             )
-        result += inlined(_read_flagfile(path, files), (*files, path))
+        result += inlined(_read_flagfile(path), (*files, path))
     return result
 
 
@@ -59,16 +54,14 @@ def packaged_flagfile(path: str) -> str | None:
     """Returns the file of a recipe, configs/NAME.flags, of this package."""
     folder, name = os.path.split(path)
     # In a wheel they are in the package, in a clone beside it.
-    tops = (
-        os.path.join(installation.ROOT, "tf_contrastive"),
-        installation.ROOT,
-    )
-    files = (os.path.join(top, folder, name) for top in tops)
-    found = (file for file in files if os.path.exists(file))
-    return next(found, None) if folder == "configs" else None
+    for top in ("tf_contrastive", ""):
+        file = os.path.join(installation.ROOT, top, folder, name)
+        if folder == "configs" and os.path.exists(file):
+            return file
+    return None
 
 
-def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
+def _read_flagfile(path: str) -> list[str]:
     try:
         # Editors may write a mark before the text, which "utf-8-sig" removes.
         with open(path, encoding="utf-8-sig") as file:
@@ -77,11 +70,10 @@ def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
             raise ValueError(f"more than {_MAX_FLAGFILE:,} characters")
         return flags_in(text)
     except (OSError, ValueError) as error:
-        included = f", included by {files[-1]}," if files else ""
         reason = getattr(error, "strerror", None) or error
         raise errors.UserError(
-            f"--flagfile={path}{included} cannot be read ({reason}): use a"
-            " text file with one flag per line, --name=value"
+            f"--flagfile={path} cannot be read ({reason}): use a text file with"
+            " one flag per line, --name=value"
         ) from error
 
 
@@ -94,46 +86,32 @@ def flags_in(text: str) -> list[str]:
       ValueError: for a line that is not one flag, or the options of a run that
         are cut off or of another format.
     """
-    if _ANY_FIRST_LINE.match(text):
+    if text.startswith("# All options of a run"):
         check_record(text)
     flags = []
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line.startswith(_COMMENTS):
             continue
+        lexer = shlex.shlex(line, posix=True)
+        lexer.whitespace_split = True
+        lexer.commenters = lexer.escape = ""  # A # may be in a value.
         try:
-            flags.append(_flag_in(line))
-        except ValueError as error:
-            raise ValueError(f"line {number}, {line}: {error}") from error
+            words = [*itertools.takewhile(lambda w: w not in _COMMENTS, lexer)]
+        except ValueError:  # A quote is not closed.
+            words = []
+        if len(words) != 1 or not re.match(r"--?\w", words[0]):
+            raise ValueError(
+                f"line {number}, {line}: it is not one flag, --name=value: put"
+                " quotes around a value with spaces, and a space after the # of"
+                " a comment"
+            )
+        flags += words
     return flags
 
 
-def _flag_in(line: str) -> str:
-    """Returns the flag in a line of a flagfile.
-
-    Raises:
-      ValueError: if it can be read in two ways.
-    """
-    lexer = shlex.shlex(line, posix=True)
-    lexer.whitespace_split = True
-    lexer.commenters = lexer.escape = ""  # A # may be in a value.
-    try:
-        words = [*itertools.takewhile(lambda w: w not in _COMMENTS, lexer)]
-    except ValueError as error:
-        raise ValueError("it has a quote that is not closed") from error
-    if len(words) == 2 and "=" not in words[0] and words[1][:1] != "-":
-        words = ["=".join(words)]
-    if len(words) != 1 or not re.match(r"--?\w", words[0]):
-        raise ValueError(
-            "it is not one flag, --name=value: put quotes around a value with"
-            " spaces, and a space after the # of a comment"
-        )
-    return words[0]
-
-
-def line_of(flag: str) -> str:
-    """Returns the line of a flagfile for --name=value, in quotes if needed."""
-    name, equals, value = flag.partition("=")
-    return f"{name}={shlex.quote(value)}" if value else f"{name}{equals}"
+def line_of(name: str, value: str) -> str:
+    """Returns the line of a flagfile for a flag, in quotes if needed."""
+    return f"--{name}={shlex.quote(value) if value else ''}"
 
 
 # ---- The options that a run records ------------------------------------------
@@ -141,7 +119,11 @@ def line_of(flag: str) -> str:
 
 def record_of(text: str) -> str:
     """Returns a flagfile between two lines that show that it is whole."""
-    return f"{_FIRST_LINE}{text}{_last_line(text)}\n"
+    first = (
+        f"# All options of a run, format {_FORMAT}, tf_contrastive"
+        f" {installation.VERSION}\n"
+    )
+    return f"{first}{text}{_last_line(text)}\n"
 
 
 def check_record(text: str) -> None:
@@ -150,15 +132,14 @@ def check_record(text: str) -> None:
     Raises:
       ValueError: if it is cut off, something else, or of another format.
     """
-    first = _ANY_FIRST_LINE.match(text)
+    first = _FIRST_LINE.match(text)
     if not first:
         raise ValueError("it is not whole, or was not written by a run")
     if first[1] != str(_FORMAT):
         raise ValueError(
-            f"version {first[2] or '0.2.0'} of tf_contrastive wrote it in"
-            f" format {first[1] or 2}, and this is version"
-            f" {installation.VERSION}, which reads format {_FORMAT}: use that"
-            " version"
+            f"version {first[2]} of tf_contrastive wrote it in format"
+            f" {first[1]}, and this is version {installation.VERSION}, which"
+            f" reads format {_FORMAT}: use that version"
         )
     if not text.endswith(f"\n{_last_line(text)}\n"):
         raise ValueError("it is cut off, or lacks options")

@@ -114,7 +114,7 @@ class OnlineProbe(ContrastiveStep):
     def advice(self, part: str) -> str:
         """What to do if a part of a checkpoint is not finite."""
         if part in ("probe", "probe_optimizer"):
-            return "lower `probe_learning_rate`"
+            return "train without `probe`"
         return super().advice(part)
 
     def compile(
