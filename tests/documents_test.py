@@ -106,17 +106,6 @@ def test_paths_exist(name):
                 assert list(_ROOT.glob(match[2].rstrip("/"))), word
 
 
-def test_every_page_is_linked_from_the_guide():
-    linked = {
-        (_ROOT / name).parent.joinpath(link).resolve()
-        for name, text in _DOCUMENTS.items()
-        if name.startswith("docs/")
-        for link in re.findall(r"\]\(([^)#]+\.md)", text)
-    }
-    pages = {_ROOT / name for name in _DOCUMENTS if name.startswith("docs/")}
-    assert pages - linked == {_ROOT / "docs" / "guide.md"}
-
-
 @of_each_document
 def test_command_lines_parse(name, monkeypatch, capsys):
     if name in _WITH_OTHER_NAMES:

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import subprocess
 import sys
 
+import processes as programs
 import pytest
 
 from tf_contrastive.base import errors, installation, processes
@@ -69,13 +69,11 @@ def test_python_m_finds_the_modules_of_packages_first(folder, tmp_path):
         (tmp_path / f"{name}.py").write_text(f"open('{name}', 'w')")
     (tmp_path / folder).mkdir(exist_ok=True)
     flags = ["pretrain", "--dataset=digits", "--loss=mine:loss", "--smoke"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_contrastive", *flags],
+    done = programs.run(
+        programs.main(*flags),
+        status=None,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": installation.ROOT},
-        capture_output=True,
-        text=True,
-        check=False,
+        variables={"PYTHONPATH": installation.ROOT},
     )
     assert "unknown name in mine" in done.stderr
     executed = {p.name for p in tmp_path.iterdir() if p.is_file()}
@@ -110,20 +108,15 @@ def test_a_command_may_save_before_it_ends(number, tmp_path):
     script = tmp_path / "run"
     script.write_text(f"#!/bin/sh\nexec {sys.executable} {package}\n")
     script.chmod(0o700)
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as parent:
-        assert parent.stderr.readline() == "ready\n"
+    with programs.start(programs.python(code)) as parent:
+        parent.until("ready")
         if number == signal.SIGINT:
             os.killpg(parent.pid, number)
         else:
-            parent.send_signal(number)
-        output, _ = parent.communicate(timeout=60)
-    assert output == f"42 saved after {number.name}\n"
+            parent.kill(number)
+        assert parent.ended() == 0
+        last = parent.output.splitlines()[-1]
+    assert last == f"42 saved after {number.name}"
 
 
 def test_a_killed_command_is_named(monkeypatch, tmp_path):
