@@ -1,6 +1,5 @@
 """The flagfiles: what they say, what the papers say, and two steps of each."""
 
-import dataclasses
 import importlib.util
 import json
 import re
@@ -12,13 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, flags, train
-from tf_contrastive.base import errors
+from tf_contrastive import checkpoints, flags, train
 from tf_contrastive.commands import evaluate as evaluating
 from tf_contrastive.commands import pretrain as pretraining
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.config.data import Data
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.smoke import SMOKE_STEPS, shrink, smoke, substitute
 
@@ -123,20 +120,6 @@ def test_the_page_of_the_recipes_is_current():
     )
 
 
-def test_the_transfer_grids_are_the_papers():
-    hyperparameters = _parse("transfer_simclr").transfer.hyperparameters()
-    for grid, rates, decays in (
-        ("grid", (-4, -1, 7), [0, *np.logspace(-6, -3, 7)]),
-        ("scratch_grid", (-3, 0, 7), np.logspace(-5, -1.5, 8)),
-    ):
-        # The flagfile has three digits.
-        found = hyperparameters[grid]
-        np.testing.assert_allclose(
-            found["learning_rates"], np.logspace(*rates), rtol=2e-3
-        )
-        np.testing.assert_allclose(found["weight_decays"], decays, rtol=2e-3)
-
-
 # ---- What --smoke makes of a run ---------------------------------------------
 
 # All that may differ between a recipe and what --smoke trains of it.
@@ -187,24 +170,6 @@ def test_smoke_keeps_the_recipe(name):
     assert "--smoke=false" in written
 
 
-def test_smoke_keeps_views_and_stem_of_the_image_size():
-    large = _shrunk(_run(dataset="imagenet2012"))
-    assert large.views.image_size == 32
-    assert (
-        large.views.policy.blur,
-        large.views.policy.color_jitter_strength,
-    ) == (True, 1.0)
-    assert large.encoder.stem == "imagenet"
-    small = _shrunk(_run(dataset="cifar10"))
-    assert small.views.image_size == 16
-    assert (
-        small.views.policy.blur,
-        small.views.policy.color_jitter_strength,
-    ) == (False, 0.5)
-    assert small.encoder.stem == "cifar"
-    assert _shrunk(_run(dataset="mnist")).views.policy.flip is False
-
-
 @pytest.mark.parametrize(
     ("options", "examples"),
     [
@@ -236,48 +201,6 @@ def test_smoke_takes_two_steps(options, examples):
     assert batch % (2 * chunks * max(tried.runtime.virtual_devices, 1)) == 0
 
 
-def test_smoke_keeps_the_form_of_a_schedule():
-    tried = _shrunk(
-        _run(
-            schedule="piecewise",
-            epochs=100,
-            warmup_epochs=10.0,
-            linear_epochs=90,
-            linear_schedule="piecewise",
-            linear_boundaries="45,60",
-        )
-    )
-    tried.validate()
-    # 30, 60 and 90 of the epochs from 10 to 100, on those from 0.5 to 1.
-    np.testing.assert_allclose(
-        tried.schedule.decay.boundaries,
-        [0.5 + 0.5 * (b - 10) / 90 for b in (30, 60, 90)],
-        atol=1e-6,
-    )
-    np.testing.assert_allclose(
-        tried.linear.schedule.decay.boundaries,
-        [0.5, 2 / 3],
-        atol=1e-6,
-    )
-    assert tried.linear.schedule.warmup_epochs == 0
-
-
-def test_smoke_runs_on_one_device():
-    tried = _shrunk(
-        _run(
-            strategy="tpu",
-            tpu="somewhere",
-            init_from="runs/absent",
-            data_service="grpc://far:5000",
-            encoder="keras:VGG16",
-        )
-    )
-    tried.validate()
-    assert (tried.runtime.strategy, tried.runtime.tpu) == ("default", "")
-    assert tried.encoder.label == "resnet10"
-    assert not tried.setup.init_from and not tried.data.data_service
-
-
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     [
@@ -291,18 +214,6 @@ def test_the_substitute_of_a_dataset_has_as_many_classes(dataset, expected):
     name, _, line = substitute(dataset)
     assert name == expected
     assert dataset in line and expected in line
-
-
-def test_digits_of_other_numbers_of_classes():
-    plain, _ = datasets.load("digits", "train")
-    digit = np.array([x["label"] for x in plain.as_numpy_iterator()])
-    for classes, expected in ((100, digit * 10), (3, digit % 3)):
-        data, info = datasets.load(f"digits/{classes}", "train")
-        found = [x["label"] for x in data.as_numpy_iterator()]
-        np.testing.assert_array_equal(found, expected)
-        assert info.num_classes == len(info.label_names) == classes
-    with pytest.raises(errors.UserError, match="digits/C for C classes"):
-        datasets.load("digits/many")
 
 
 # ---- Two steps of each -------------------------------------------------------
@@ -326,10 +237,6 @@ def _check(name, workdir):
     assert found.config.loss.label == told["loss_function"] == own.loss.label
     assert ("linear_top1" in told) == bool(own.linear.schedule.epochs)
     return found
-
-
-def test_a_flagfile_trains_for_two_steps(tmp_path):
-    _check("moco_cifar10_randbit", tmp_path)
 
 
 def _distinct():
@@ -389,16 +296,6 @@ def test_a_smoke_run_logs_its_changes(tmp_path, capsys):
         assert text in printed
     assert tried.runtime.workdir == str(tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_smoke_uses_available_data_and_reports_typos(capsys):
-    run = _run(dataset="digits", image_size=None, smoke=True)
-    tried = shrink(run)
-    assert tried.data.dataset == "digits"
-    assert tried.views.image_size == 8
-    assert "replaces" not in capsys.readouterr().err
-    with pytest.raises(errors.UserError, match="did you mean 'cifar10'"):
-        shrink(dataclasses.replace(run, data=Data("cifr10")))
 
 
 @pytest.mark.slow

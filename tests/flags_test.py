@@ -21,7 +21,6 @@ from tf_contrastive.config.data import (
     write_statistics,
 )
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.schedule import Schedule
 from tf_contrastive.flags import flagfiles
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -113,26 +112,6 @@ def test_commands_have_few_flags():
 
 
 # ---- Values ------------------------------------------------------------------
-
-
-def test_flags_set_the_options_of_their_groups():
-    parsed = _parse(
-        "--loss=supcon",
-        "--optimizer=sgd",
-        "--optimizer_options=nesterov=false",
-        "--epochs=3",
-        "--linear_epochs=7",
-        "--linear_optimizer_options=nesterov=true",
-        "--workdir=w",
-    )
-    assert parsed.loss.label == "supcon"
-    assert parsed.optimizer.nesterov is False
-    assert parsed.schedule == Schedule(epochs=3)
-    assert parsed.linear.schedule.epochs == 7
-    assert parsed.linear.optimizer.nesterov is True
-    # The linear stage does not change the encoder, so it may differ later.
-    identity = {o.name: o.identity for o in fields.options(parsed)}
-    assert identity["momentum"] and not identity["linear_nesterov"]
 
 
 def test_options_share_a_flag_whose_last_value_counts():
@@ -523,21 +502,6 @@ def test_errors_name_flags_in_place_of_arguments(message, expected):
     assert shown == f"{expected}: --seed"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["evaluate", "--workdir={tmp}/a (seed=3) `knn_k`"],
-        ["pretrain", "--workdir={tmp}/x", "--dataset=folder:{tmp}/b (views=2)"],
-        ["export", "--workdir={tmp}/probe=False [epochs=2]"],
-    ],
-)
-def test_a_path_is_shown_as_it_was_typed(words, tmp_path, capsys):
-    words = [word.format(tmp=tmp_path) for word in words]
-    path = words[-1].partition("=")[2].removeprefix("folder:")
-    assert __main__._run(words, "tf_contrastive", __main__.COMMANDS) == 2
-    assert path in capsys.readouterr().err
-
-
 def test_presets_set_what_was_not_given():
     sincere = _parse(
         "--workdir=w", "--linear_recipe=sincere", command=Evaluate
@@ -558,18 +522,6 @@ def test_presets_set_what_was_not_given():
     assert given.transfer.methods == "linear"
 
 
-def test_a_recipe_that_repeats_its_own_optimizer_keeps_its_numbers():
-    def decay(*words):
-        parsed = _parse("--workdir=w", *words, command=Evaluate)
-        return parsed.linear.optimizer.weight_decay
-
-    recipe = "--linear_recipe=supcon"
-    assert decay(recipe) == decay(recipe, "--linear_optimizer=rmsprop") == 1e-6
-    assert decay("--linear_recipe=sincere", "--linear_optimizer=sgd") == 1e-4
-    # Another optimizer has its own.
-    assert decay("--linear_recipe=sincere", "--linear_optimizer=adam") == 0.0
-
-
 def test_channel_statistics_are_written_and_read():
     for name in ("imagenet", "none"):
         statistics = channel_statistics(name)
@@ -579,8 +531,3 @@ def test_channel_statistics_are_written_and_read():
     assert write_statistics(channel_statistics(written)) == written
     with pytest.raises(errors.UserError, match="standardize=dataset"):
         channel_statistics("dataset")
-
-
-def test_replace_names_unknown_options():
-    with pytest.raises(errors.UserError, match="epochs"):
-        fields.replace(Pretrain(), epoch=3)

@@ -8,7 +8,7 @@ import pytest
 import small
 
 from tf_contrastive import __main__, flags
-from tf_contrastive.config import fields, own
+from tf_contrastive.config import own
 from tf_contrastive.config.pretrain import Pretrain
 
 _PARTS = """
@@ -173,13 +173,6 @@ def test_a_part_that_is_named_allows_no_other(folder, capsys):
     assert ": parts_of_mine may be the code of somebody else" in error
 
 
-def test_modules_in_a_flagfile_are_not_allowed(folder, capsys):
-    (folder / "theirs.flags").write_text("--own_modules=parts_of_mine\n")
-    words = ("evaluate", "--flagfile=theirs.flags", "--workdir=run")
-    assert _run(*words) != 0
-    assert "own_modules" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["--own_modules"], ["--own_modules=a-b"]])
 def test_modules_have_names(words, capsys):
     assert _run("evaluate", "--workdir=run", *words) != 0
@@ -214,9 +207,3 @@ def test_a_module_beside_an_installed_command_is_found(tmp_path, monkeypatch):
     own.allow("beside:loss")
     assert own.load("loss", "beside:loss")(3) == 3
     assert sys.path[:-1] == others
-
-
-def test_a_name_of_a_part():
-    assert fields.module_of("a.b_c:d") == "a.b_c"
-    for name in ("cifar10:3.0.2", "folder:/data", "csv:a.csv", "a:", ":b", "a"):
-        assert fields.module_of(name) is None
