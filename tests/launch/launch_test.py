@@ -319,37 +319,7 @@ def test_values_have_forms(project, line):
             assert printed in done.stdout, value
 
 
-# ---- Data service, TensorBoard, tests ----------------------------------------
-
-
-def test_dry_run_of_the_data_service_prints_its_servers(project):
-    words = ["launch/data_service", "--port=7000", "--workers=1", "--host=a"]
-    dry = project.run(*words, "--dry_run")
-    assert dry.returncode == 0 and project.calls() == []
-    # The dispatcher prints its address and waits for the worker's end.
-    project.fake(
-        project.folder / ".venv" / "bin" / "python",
-        'if "--port=7000" in sys.argv and os.environ.get("WAIT"):'
-        ' print("grpc://a:7000", flush=True); __import__("signal").pause()',
-    )
-    assert project.run(*words, WAIT="1").returncode == 1
-    calls = sorted(project.calls())
-    assert [call[-1] for call in calls] == ["--port=7001", "--port=7000"]
-    assert project.run("bash", "-ec", dry.stdout).returncode == 0
-    assert sorted(project.calls()) == calls
-
-
-@pytest.mark.parametrize("script", _SCRIPTS)
-def test_help_installs_and_runs_nothing(project, script):
-    install = project.folder / "launch" / "install"
-    if script == "install":
-        shutil.copy(ROOT / "launch" / script, install)
-    else:
-        launch_project.executable(install, "#!/bin/sh\nexit 1\n")
-    done = project.run(f"launch/{script}", "--help")
-    assert done.returncode == 0, done.stderr
-    assert "Use: " in done.stdout
-    assert project.calls() == []
+# ---- TensorBoard -------------------------------------------------------------
 
 
 def test_tensorboard_finds_runs(project):
