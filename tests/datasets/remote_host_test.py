@@ -5,18 +5,12 @@ package, and on whose CPU the dataset is made, as `TPUStrategy` makes it.
 """
 
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 from image_helpers import patches, write_records
-
-_ROOT = Path(__file__).resolve().parents[2]
-# Of a process that starts and makes a few batches.
-_SECONDS = 240
 
 _HOST = """
 import sys
@@ -68,19 +62,12 @@ def host():
     """The address of the server's process."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         address = f"127.0.0.1:{held.getsockname()[1]}"
-    process = subprocess.Popen([sys.executable, "-c", _HOST, address])
-    yield address
-    process.kill()
-    process.wait()
+    with processes.start(processes.python(_HOST, address)):
+        yield address
 
 
 def _coordinate(address, output, *names):
-    subprocess.run(
-        [sys.executable, "-c", _COORDINATOR, address, output, *names],
-        cwd=_ROOT,
-        check=True,
-        timeout=_SECONDS,
-    )
+    processes.run(processes.python(_COORDINATOR, address, output, *names))
 
 
 @pytest.mark.slow
