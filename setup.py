@@ -136,6 +136,7 @@ setuptools.setup(
     # Recipes are beside the package in a clone, and in it when it is installed.
     package_dir={"tf_contrastive.configs": "configs"},
     package_data={
+        "tf_contrastive.config": ["*.txt"],
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
         # The template of a page.

@@ -93,14 +93,6 @@ def _tfrecord(folder):
     return path, _reader(name=f"tfrecord:{path}")
 
 
-def _packed(folder):
-    images = np.stack([_pixels(i) for i in range(_COUNT)])
-    arrays = datasets.from_arrays(images, np.arange(_COUNT), split="train")
-    datasets.pack(arrays, str(folder), 6)
-    path = folder / "train-00000.tfrecord"
-    return path, _reader(name=f"packed:{folder}")
-
-
 def _prepared(folder):
     images = np.stack([_pixels(i) for i in range(_COUNT)])
     write_prepared(
@@ -216,7 +208,7 @@ def _results(folder):
     return path, read
 
 
-_RECORDS = {"tfrecord": _tfrecord, "packed": _packed, "prepared": _prepared}
+_RECORDS = {"tfrecord": _tfrecord, "prepared": _prepared}
 _FILES = {
     **_RECORDS,
     **{kind: _image(kind) for kind in ("PNG", "JPEG", "GIF")},

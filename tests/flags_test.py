@@ -4,9 +4,10 @@ import json
 import random
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
-import processes
 import pytest
 
 from tf_contrastive import __main__, flags
@@ -328,8 +329,6 @@ pretrain --workdir=w --loss=moco --encoder=keras_cv:csp_darknet_s
 pretrain --workdir=w --loss=moco --nan_policy=skip:3
 pretrain --workdir=w --grad_cache_chunks=7
 pretrain --workdir=w --online_knn_size=128
-pretrain --workdir=w --data_service=localhost:5050
-pretrain --workdir=w --data_service=grpc://a:1 --sampler=class_balanced
 pretrain --workdir=w --cutmix_alpha=1
 pretrain --workdir=w --loss=cross_entropy --mixup_alpha=1 --batch_size=33
 pretrain --workdir=w --linear_optimizer_options=momentum=0.8 -> _epochs=0
@@ -391,10 +390,14 @@ json.dump(outcomes, sys.stdout)
 
 def _outcomes(lines):
     """(status, stdout, stderr) of command lines, where TensorFlow is absent."""
-    done = processes.run(
-        processes.python(_WITHOUT_TENSORFLOW),
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TENSORFLOW],
+        cwd=_ROOT,
+        capture_output=True,
         input=json.dumps([shlex.split(line) for line in lines]),
+        text=True,
     )
+    assert done.returncode == 0, done.stderr
     return zip(lines, json.loads(done.stdout), strict=True)
 
 

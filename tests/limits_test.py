@@ -231,7 +231,7 @@ def test_hosts_share_files_if_each_has_eight(files, hosts, shared):
         "Source", (), {"arrays": None, "record_files": lambda self: names}
     )()
     context = tf.distribute.InputContext(hosts)
-    order = sampler.Order(batch_size=72, sharding="auto")
+    order = sampler.Order(batch_size=72)
     stream = sampler.Stream(source, order, context)
     assert stream.sharding == shared
 

@@ -55,8 +55,6 @@ _INPUTS = {
     "pretrain --workdir={new} --dataset=folder:{photos} --loss=supcon": (
         "--loss=supcon"
     ),
-    "pretrain --workdir={new} --dataset=multidigits:count=2"
-    " --data_dir={empty} --online_knn_size=4096": "--online_knn_size=4096",
     "pretrain --workdir={new} --test_fraction=0.2": "--test_fraction=0.2",
     # What does not suit the data or the machine.
     "pretrain --workdir={new} --split=train[:100]": "--batch_size=100",
@@ -66,9 +64,6 @@ _INPUTS = {
     "pretrain --workdir={new} --strategy=tpu --tpu=nowhere": "nowhere",
     "TF_CONFIG=worker:1 pretrain --workdir={new} --strategy=multiworker": (
         "TF_CONFIG"
-    ),
-    "pretrain --workdir={new} --data_service=grpc://localhost:1": (
-        "--data_service=grpc://localhost:1"
     ),
     # Flagfiles.
     "pretrain --workdir={new} --flagfile={circular}": "--flagfile={circular}",

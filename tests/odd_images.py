@@ -21,7 +21,6 @@ def is_native(name: str) -> bool:
 
 # Those of which Pillow returns other pixels than they have.
 MISREAD = {
-    "JPEG2000 rgb, 16 bits",
     "TIFF 8 bits, signed",
     "TIFF 16 bits, white first",
     "TIFF 16 bits in planes",
@@ -58,24 +57,21 @@ def _save(image: Image.Image, kind: str, **options: object) -> bytes:
     return stream.getvalue()
 
 
-def _exif(orientation: int, endian: str = "<", kind: str = "H") -> bytes:
+def _exif(orientation: int, endian: str = "<") -> bytes:
     """TIFF's structure of one orientation, after another entry."""
-    number = {"B": 1, "H": 3, "I": 4}[kind]
-    value = struct.pack(endian + kind, orientation).ljust(4, b"\0")
     mark = b"II*\0" if endian == "<" else b"MM\0*"
     return (
         mark
         + struct.pack(endian + "IH", 8, 2)
         + struct.pack(endian + "HHI4s", 0x0100, 4, 1, bytes(4))
-        + struct.pack(endian + "HHI", 0x0112, number, 1)
-        + value
+        + struct.pack(endian + "HHIHH", 0x0112, 3, 1, orientation, 0)
         + bytes(4)
     )
 
 
-def _xmp(orientation: int, form: str = 'tiff:Orientation="{}"') -> bytes:
-    text = "<x:xmpmeta><rdf:Description {}/></x:xmpmeta>"
-    return text.format(form.format(orientation)).encode()
+def _xmp(orientation: int) -> bytes:
+    text = f'<rdf:Description tiff:Orientation="{orientation}"/>'
+    return f"<x:xmpmeta>{text}</x:xmpmeta>".encode()
 
 
 # ---- JPEG --------------------------------------------------------------------
@@ -104,94 +100,32 @@ def _jpegs() -> dict[str, bytes]:
     cmyk = _save(_CMYK, "JPEG", quality=95)
     bare = _without(photo, 0xE0)
     adobe = b"Adobe\0\x64\0\0\0\0"
-    in_rgb = _save(_PHOTO, "JPEG", quality=95, keep_rgb=True)
     exif = {n: _segment(0xE1, b"Exif\0\0" + _exif(n)) for n in (1, 3, 6, 8)}
-    mark = b"http://ns.adobe.com/xap/1.0/\0"
-    icc = _segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
+    xmp = _segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + _xmp(6))
+    mpo = _save(_PHOTO, "MPO", save_all=True, append_images=[_PHOTO])
+    long = _segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
     files = {
         "plain": photo,
         "progressive": _save(_PHOTO, "JPEG", quality=95, progressive=True),
-        "not subsampled": _save(_PHOTO, "JPEG", quality=95, subsampling=0),
         "4:2:2": _save(_PHOTO, "JPEG", quality=95, subsampling=1),
-        "4:1:1": _save(_PHOTO, "JPEG", quality=95, subsampling="4:1:1"),
-        "restarts": _save(_PHOTO, "JPEG", restart_marker_blocks=1),
         "grey": _save(_PHOTO.convert("L"), "JPEG", quality=95),
         "CMYK of Adobe": cmyk,
-        "CMYK without Adobe": _without(cmyk, 0xEE),
-        "CMYK, a thumbnail of Adobe": _with_segments(
-            _without(cmyk, 0xEE), _segment(0xE1, b"JFXX\0" + cmyk)
-        ),
         "YCCK": cmyk.replace(adobe + b"\0", adobe + b"\2"),
-        "RGB by component names": in_rgb,
         "RGB of Adobe": _with_segments(bare, _segment(0xEE, adobe + b"\0")),
-        "YCbCr of Adobe": _with_segments(bare, _segment(0xEE, adobe + b"\1")),
-        "neither JFIF nor Adobe": bare,
-        "MPO": _save(
-            _PHOTO, "MPO", save_all=True, append_images=[_PHOTO.rotate(180)]
-        ),
-        "MPO, EXIF 6": _with_segments(
-            _save(_PHOTO, "MPO", save_all=True, append_images=[_PHOTO]), exif[6]
-        ),
-        "EXIF in the second segment": photo[:20] + exif[6] + photo[20:],
-        "EXIF in the third segment": _with_segments(
-            photo, _segment(0xFE, b"comment"), icc, exif[8]
-        ),
-        "EXIF after XMP that names it": _with_segments(
-            photo, _segment(0xE1, mark + b"Exif\0\0" + _xmp(3)), exif[6]
-        ),
-        "EXIF 1, XMP 6": _with_segments(
-            photo, exif[1], _segment(0xE1, mark + _xmp(6))
-        ),
-        "XMP attribute": _with_segments(photo, _segment(0xE1, mark + _xmp(6))),
-        "XMP element": _with_segments(
-            photo,
-            _segment(
-                0xE1,
-                mark + _xmp(8, "><tiff:Orientation>{}</tiff:Orientation><"),
-            ),
-        ),
-        "EXIF without orientation, XMP 3": _with_segments(
-            photo,
-            _segment(
-                0xE1, b"Exif\0\0" + _exif(3).replace(b"\x12\1", b"\x13\1")
-            ),
-            _segment(0xE1, mark + _xmp(3)),
-        ),
+        "MPO, EXIF 6": _with_segments(mpo, exif[6]),
+        "EXIF in the second segment": _with_segments(photo, long, exif[8]),
+        "EXIF 1, XMP 6": _with_segments(photo, exif[1], xmp),
+        "XMP": _with_segments(photo, xmp),
         "two EXIF segments": _with_segments(photo, exif[3], exif[6]),
         "trailing bytes": photo + bytes(100) + b"Exif\0\0" + _exif(6),
+        "EXIF cut off": _with_segments(
+            photo, _segment(0xE1, b"Exif\0\0" + _exif(6)[:20])
+        ),
     }
-    for n in range(1, 9):
+    for n in range(10):
         for endian, name in ("<", "little"), (">", "big"):
             block = _segment(0xE1, b"Exif\0\0" + _exif(n, endian))
             files[f"EXIF {n}, {name} endian"] = _with_segments(photo, block)
-    for kind in "BI":
-        for endian in "<>":
-            block = _segment(0xE1, b"Exif\0\0" + _exif(6, endian, kind))
-            files[f"EXIF 6 of type {endian}{kind}"] = _with_segments(
-                photo, block
-            )
-    entry = struct.pack("<HHI", 0x0112, 3, 1)
-    for name, other in {
-        "two values": (0x0112, 3, 2),
-        "no values": (0x0112, 3, 0),
-        "a text": (0x0112, 2, 1),
-        "signed": (0x0112, 8, 1),
-    }.items():
-        block = _exif(6).replace(entry, struct.pack("<HHI", *other))
-        block = _segment(0xE1, b"Exif\0\0" + block)
-        files[f"EXIF 6 of {name}"] = _with_segments(photo, block)
-    for name, block in {
-        "empty": b"",
-        "of another start": b"II\x55\0" + _exif(6)[4:],
-        "of two byte orders": b"IM*\0" + _exif(6)[4:],
-        "cut off": _exif(6)[:20],
-        "that starts twice": b"Exif\0\0" + _exif(6),
-    }.items():
-        block = _segment(0xE1, b"Exif\0\0" + block)
-        files[f"EXIF {name}"] = _with_segments(photo, b"\xff", block)
-    for n in (0, 9):
-        block = _segment(0xE1, b"Exif\0\0" + _exif(n))
-        files[f"EXIF {n}"] = _with_segments(photo, block)
     return files
 
 
@@ -226,71 +160,33 @@ def _packed(values: np.ndarray, bits: int) -> list[bytes]:
 def _pngs() -> dict[str, bytes]:
     plain = _save(_RGB, "PNG")
     rgb = [row.tobytes() for row in _PIXELS]
-    deep = {n: _random(n, high=1 << 16, kind=">u2") for n in (1, 2, 3, 4)}
     files = {
         "rgb": plain,
         "grey": _save(_GREY, "PNG"),
         "palette": _save(_PALETTE, "PNG"),
         "palette, transparent": _save(_PALETTE, "PNG", transparency=0),
-        "palette, alphas": _save(_PALETTE, "PNG", transparency=bytes(range(9))),
         "rgba": _save(_RGBA, "PNG"),
         "grey and alpha": _save(_LA, "PNG"),
-        "rgb, transparent": _save(_RGB, "PNG", transparency=(1, 2, 3)),
-        "grey, transparent": _save(_GREY, "PNG", transparency=7),
-        "interlaced": _interlaced(),
-        "animated": _save(
-            _FRAMES[0], "PNG", save_all=True, append_images=_FRAMES[1:]
-        ),
-        "animated, other first": _save(
-            _FRAMES[0],
-            "PNG",
-            save_all=True,
-            default_image=True,
-            append_images=_FRAMES[1:],
-        ),
-        "gamma, sRGB": _png(
-            8,
-            2,
-            rgb,
-            _chunk(b"gAMA", struct.pack(">I", 100_000))
-            + _chunk(b"bKGD", bytes(6)),
-        ),
         "EXIF after the data": _png(
             8, 2, rgb, after=_chunk(b"eXIf", _exif(6, ">"))
         ),
         "EXIF in a text": _png(8, 2, rgb, _raw_profile(False)),
         "EXIF in a compressed text": _png(8, 2, rgb, _raw_profile(True)),
         "XMP": _png(
-            8,
-            2,
-            rgb,
-            _chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + _xmp(6)),
-        ),
-        "a text that names EXIF": _png(
-            8, 2, rgb, _chunk(b"tEXt", b"Comment\0eXIf II*\0 Exif\0\0")
+            8, 2, rgb, _chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + _xmp(6))
         ),
         "trailing EXIF": plain + b"Exif\0\0" + _exif(6),
-        "JPEG's header of EXIF": _png(
-            8, 2, rgb, _chunk(b"eXIf", b"Exif\0\0" + _exif(6, ">"))
-        ),
     }
-    for n, color in ((1, 0), (2, 4), (3, 2), (4, 6)):
-        rows = [row.tobytes() for row in deep[n]]
-        files[f"16 bits, {n} channels"] = _png(16, color, rows)
-    rows = [row.tobytes() for row in deep[1]]
-    files["16 bits, transparent"] = _png(16, 0, rows, _chunk(b"tRNS", b"\0\7"))
+    for channels, color in ((1, 0), (2, 4), (3, 2), (4, 6)):
+        deep = _random(channels, high=1 << 16, kind=">u2")
+        rows = [row.tobytes() for row in deep]
+        files[f"16 bits, {channels} channels"] = _png(16, color, rows)
     files["12 of 16 bits"] = _save(Image.fromarray(_DEEP[..., 0] >> 4), "PNG")
     for bits in (1, 2, 4):
-        values = _random(high=1 << bits)
-        rows = _packed(values, bits)
-        colors = _generator.bytes(3 << bits)
+        rows = _packed(_random(high=1 << bits), bits)
+        palette = _chunk(b"PLTE", _generator.bytes(3 << bits))
         files[f"grey of {bits} bits"] = _png(bits, 0, rows)
-        files[f"grey of {bits} bits, transparent"] = _png(
-            bits, 0, rows, _chunk(b"tRNS", b"\0\1")
-        )
-        files[f"palette of {bits} bits"] = _png(
-            bits, 3, rows, _chunk(b"PLTE", colors)
-        )
+        files[f"palette of {bits} bits"] = _png(bits, 3, rows, palette)
     for n in range(1, 9):
         before = _chunk(b"eXIf", _exif(n, "<>"[n % 2]))
         files[f"EXIF {n}"] = _png(8, 2, rgb, before)
@@ -309,61 +205,15 @@ def _raw_profile(compressed: bool) -> bytes:
     return _chunk(b"tEXt", name + text)
 
 
-def _interlaced() -> bytes:
-    """Adam7."""
-    data = b""
-    for y, x, dy, dx in (
-        (0, 0, 8, 8),
-        (0, 4, 8, 8),
-        (4, 0, 8, 4),
-        (0, 2, 4, 4),
-        (2, 0, 4, 2),
-        (0, 1, 2, 2),
-        (1, 0, 2, 1),
-    ):
-        for row in _PIXELS[y::dy, x::dx]:
-            data += b"\0" + row.tobytes()
-    header = struct.pack(">IIBBBBB", _WIDTH, _HEIGHT, 8, 2, 0, 0, 1)
-    parts = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(data))
-    return b"\x89PNG\r\n\x1a\n" + parts + _chunk(b"IEND", b"")
-
-
 # ---- GIF ---------------------------------------------------------------------
 
 
-def _gif_image(gif: bytes) -> int:
-    """Returns where the first image of a GIF starts."""
-    at = 13 + (3 << 1 + (gif[10] & 7) if gif[10] & 0x80 else 0)
-    while gif[at] == 0x21:
-        at += 2
-        while gif[at]:
-            at += gif[at] + 1
-        at += 1
-    return at
-
-
-def _moved(
-    gif: bytes, canvas: tuple[int, int], place: tuple[int, int]
-) -> bytes:
-    """Puts the first image of a GIF on another canvas."""
-    changed, at = bytearray(gif), _gif_image(gif)
-    changed[6:10] = struct.pack("<HH", *canvas)
-    changed[at + 1 : at + 5] = struct.pack("<HH", *place)
-    return bytes(changed)
-
-
 def _gifs() -> dict[str, bytes]:
-    plain = _save(_PALETTE, "GIF", interlace=0)
-    clear = _save(_PALETTE, "GIF", transparency=5, interlace=0)
+    frames = {"save_all": True, "append_images": _FRAMES[1:], "loop": 0}
     return {
-        "plain": plain,
-        "grey": _save(_GREY, "GIF"),
-        "transparent": clear,
-        "animated": _save(
-            _FRAMES[0], "GIF", save_all=True, append_images=_FRAMES[1:], loop=0
-        ),
-        "a transparent part of the canvas": _moved(clear, (20, 17), (3, 4)),
-        "beyond the canvas": _moved(plain, (10, 9), (3, 4)),
+        "plain": _save(_PALETTE, "GIF", interlace=0),
+        "transparent": _save(_PALETTE, "GIF", transparency=5, interlace=0),
+        "animated": _save(_FRAMES[0], "GIF", **frames),
     }
 
 
@@ -376,11 +226,8 @@ def _bmps() -> dict[str, bytes]:
     deep[28:30] = struct.pack("<H", 2)  # No such number of bits.
     return {
         "24 bits": plain,
-        "grey": _save(_GREY, "BMP"),
         "palette": _save(_PALETTE, "BMP"),
-        "1 bit": _save(_ONE, "BMP"),
         "32 bits": _save(_RGBA, "BMP"),
-        "24 bits, bytes of Photoshop": plain + bytes(2),
         "2 bits": bytes(deep),
     }
 
@@ -447,36 +294,20 @@ def _tiffs() -> dict[str, bytes]:
     deep = _DEEP[..., 0]
     files = {
         "16 bits, big endian": _tiff(deep, ">"),
-        "16 bits of ImageJ": _tiff(deep, "<"),
         "16 bits, white first": _tiff(deep, white_first=True),
-        "12 of 16 bits": _tiff(deep >> 4),
         "16 bits, signed": _tiff(deep.astype(np.int16), form=2),
         "16 bits in planes": _planes(_DEEP),
         "8 bits, signed": _tiff(_PIXELS[..., 0], form=2),
         "32 bits": _tiff(deep.astype(np.uint32) << 16),
         "float": _tiff(deep.astype(np.float32), form=3),
-        "8 bits, white first": _tiff(_PIXELS[..., 0], white_first=True),
-        "LAB": _save(_PHOTO.convert("LAB"), "TIFF"),
         "YCbCr": _save(_PHOTO.convert("YCbCr"), "TIFF"),
-        "CMYK": _save(_CMYK, "TIFF"),
+        "16 bits": _save(_GREY16, "TIFF"),
+        "in deflate": _save(_RGB, "TIFF", compression="tiff_adobe_deflate"),
+        "in JPEG": _save(_PHOTO, "TIFF", compression="jpeg", quality=95),
         "pages": _save(
             _FRAMES[0], "TIFF", save_all=True, append_images=_FRAMES[1:]
         ),
-        "in JPEG": _save(_PHOTO, "TIFF", compression="jpeg", quality=95),
     }
-    for name, image in {
-        "rgb": _RGB,
-        "grey": _GREY,
-        "palette": _PALETTE,
-        "1 bit": _ONE,
-        "rgba": _RGBA,
-        "grey and alpha": _LA,
-        "16 bits": _GREY16,
-    }.items():
-        files[name] = _save(image, "TIFF")
-    for name in ("tiff_lzw", "tiff_adobe_deflate", "packbits"):
-        files[name] = _save(_RGB, "TIFF", compression=name)
-    files["group4"] = _save(_ONE, "TIFF", compression="group4")
     for n in range(1, 9):
         files[f"orientation {n}"] = _save(_RGB, "TIFF", tiffinfo={0x112: n})
     return files
@@ -485,10 +316,6 @@ def _tiffs() -> dict[str, bytes]:
 def _pnms() -> dict[str, bytes]:
     size = f"{_WIDTH} {_HEIGHT}\n"
 
-    def plain(kind: str, top: str, values: np.ndarray) -> bytes:
-        text = " ".join(map(str, values.ravel().tolist()))
-        return f"{kind}\n# text\n{size}{top}{text}\n".encode()
-
     def raw(kind: str, top: int, values: np.ndarray) -> bytes:
         form = ">u2" if top > 255 else "u1"
         head = f"{kind}\n{size}{top}\n".encode()
@@ -496,19 +323,14 @@ def _pnms() -> dict[str, bytes]:
 
     files = {
         "rgb": _save(_RGB, "PPM"),
-        "grey": _save(_GREY, "PPM"),
         "1 bit": _save(_ONE, "PPM"),
-        "1 bit, plain": plain("P1", "", _random(high=2)),
-        "rgb, plain": plain("P3", "255\n", _PIXELS),
         "float": f"Pf\n{size}-1.0\n".encode()
         + _random(kind=np.float32).tobytes(),
     }
-    for top in (1, 255, 256, 4095, 65535):
+    for top in (1, 255, 256, 65535):
         grey, rgb = (_random(*c, high=top + 1, kind=int) for c in ((), (3,)))
         files[f"grey to {top}"] = raw("P5", top, grey)
-        files[f"grey to {top}, plain"] = plain("P2", f"{top}\n", grey)
         files[f"rgb to {top}"] = raw("P6", top, rgb)
-    files["12 of 16 bits"] = raw("P5", 65535, _DEEP[..., 0] >> 4)
     return files
 
 
@@ -517,27 +339,14 @@ def _others() -> dict[str, bytes]:
         "WEBP lossless": _save(_RGB, "WEBP", lossless=True),
         "WEBP lossy": _save(_PHOTO, "WEBP"),
         "WEBP rgba": _save(_RGBA, "WEBP", lossless=True),
-        "WEBP lossy, rgba": _save(_RGBA, "WEBP"),
-        "WEBP animated": _save(
-            _FRAMES[0],
-            "WEBP",
-            save_all=True,
-            append_images=_FRAMES[1:],
-            lossless=True,
-        ),
         "WEBP XMP": _save(_RGB, "WEBP", lossless=True, xmp=_xmp(6)),
     }
-    if PIL.features.check("avif"):
-        kinds["AVIF rgb"] = _save(_PHOTO, "AVIF")
-        kinds["AVIF rgba"] = _save(_RGBA, "AVIF")
-        kinds["AVIF animated"] = _save(
-            _FRAMES[0], "AVIF", save_all=True, append_images=_FRAMES[1:]
-        )
-    for n in range(1, 9):
+    has_avif = PIL.features.check("avif")
+    for n in (1, 6, 7):
         exif = Image.Exif()
         exif[0x112] = n
         kinds[f"WEBP EXIF {n}"] = _save(_RGB, "WEBP", exif=exif, lossless=True)
-        if PIL.features.check("avif"):
+        if has_avif:
             kinds[f"AVIF EXIF {n}"] = _save(_PHOTO, "AVIF", exif=exif)
     return kinds
 

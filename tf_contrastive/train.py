@@ -30,7 +30,6 @@ from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     channel_statistics,
-    check_pillow,
     check_pod,
     write_statistics,
 )
@@ -145,7 +144,7 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
             watchers += [summaries, row]
             steps = run.steps_per_epoch
             watchers += callbacks.reports(
-                run.options, source, steps, run.service, summaries, run.events
+                run.options, source, steps, summaries, run.events
             )
         keeper = callbacks.CheckpointCallback(
             saved,
@@ -155,7 +154,7 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
             summaries.flush if summaries else lambda: None,
         )
         watchers.append(keeper)
-        with checkpoints.saving_on_error(saved, run.strategy, run.service):
+        with checkpoints.saving_on_error(saved, run.strategy):
             seconds, metrics = fit(run, model, start_step, watchers)
         keeper.check_trained()
         if summaries:
@@ -194,7 +193,6 @@ class PreparedRun:
       source: training examples.
       validation: the run that measures the loss on the validation part.
       test: examples of the linear stage, if there is one.
-      service: the data service that makes its batches, if any.
     """
 
     options: Pretrain
@@ -203,7 +201,6 @@ class PreparedRun:
     source: datasets.Source
     validation: "PreparedRun | None" = None
     test: datasets.Source | None = None
-    service: datasets.DataService | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -246,8 +243,7 @@ class PreparedRun:
 
     def in_memory(self) -> "PreparedRun":
         """Returns the run with its examples in memory, if `cache` says so."""
-        cache = "none" if self.service else self.options.data.cache
-        source = datasets.in_memory(self.source, cache)
+        source = datasets.in_memory(self.source, self.options.data.cache)
         return dataclasses.replace(self, source=source)
 
     def measuring(self, part: datasets.Source) -> "PreparedRun":
@@ -268,7 +264,7 @@ class PreparedRun:
         run = self.with_options(
             batch_size=size - size % replicas, sampler="shuffle"
         )
-        return dataclasses.replace(run, source=part, service=None)
+        return dataclasses.replace(run, source=part)
 
     def batches(self, start_step: int = 0) -> Any:
         """Returns the distributed batches, from a step on."""
@@ -276,7 +272,7 @@ class PreparedRun:
         maker = datasets.ViewMaker(
             made.geometric,
             made.finish,
-            None if data.decode_scale == "full" else made.halvings,
+            made.halvings,
             data.extra_channels,
             made.numbers,
         )
@@ -284,16 +280,13 @@ class PreparedRun:
             batch_size=self.options.schedule.batch_size,
             seed=self.options.runtime.seed,
             start_step=start_step,
-            sampler=data.sampler.label,
+            sampler=data.sampler,
             shuffle_buffer=data.shuffle_buffer,
             cache=data.cache,
-            sharding=data.input_sharding,
         )
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return datasets.training_batches(
-                self.source, maker, order, context, self.service
-            )
+            return datasets.training_batches(self.source, maker, order, context)
 
         if not distribution.is_pod(self.strategy):
             return self.strategy.distribute_datasets_from_function(make)
@@ -428,14 +421,14 @@ def prepare(
     on_pod = distribution.is_pod(strategy)
     if on_pod:
         check_pod(runtime.workdir, run.data)
-    service = None
-    if run.data.data_service:
-        service = datasets.DataService(run.data.data_service)
-        service.check()
     splits = splits or open_data(run)
     source, info = splits.train, splits.train.info
-    if info.by_pillow:
-        check_pillow(run.data, on_pod)
+    if info.by_pillow and on_pod:
+        raise errors.UserError(
+            f"{info.name} has images that Python decodes, such as WebP, TIFF or"
+            " GIF, and the hosts of this TPU do not run it: convert them to"
+            " JPEG or PNG"
+        )
     run = configs.resolve(
         run,
         machine,
@@ -451,9 +444,7 @@ def prepare(
     if splits.test:
         read["the test split"] = splits.test.content
     distribution.check_same(strategy, fields.common(run), read)
-    prepared = PreparedRun(
-        run, strategy, machine, source, test=splits.test, service=service
-    )
+    prepared = PreparedRun(run, strategy, machine, source, test=splits.test)
     if splits.validation is None:
         return prepared
     validation = prepared.measuring(splits.validation)
@@ -514,10 +505,6 @@ def _summaries(
 ) -> tensorboard.TensorBoard:
     """Returns the callback that writes TensorBoard's events."""
     curves: dict[str, Callable[[int], Any]] = dict(rates)
-    if service := run.service:
-        curves["input/examples_of_epoch"] = lambda step: service.examples(
-            step // run.steps_per_epoch
-        )
     every_epochs = run.options.runtime.histograms_every_epochs
     done = saved.step % run.steps_per_epoch
     # After the first step; in a thread, which is in no strategy's scope.

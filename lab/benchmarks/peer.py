@@ -23,7 +23,7 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.optimizer import SGD
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.datasets import synthetic
+from tf_contrastive.doctor import synthetic
 from tf_contrastive.model import networks
 
 PEER = "lightly"

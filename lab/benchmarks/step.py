@@ -16,7 +16,7 @@ from tf_contrastive import datasets, distribution, train
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import checks, fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.datasets import synthetic
+from tf_contrastive.doctor import synthetic
 from tf_contrastive.model import networks
 from tf_contrastive.views.pixel_dtype import from_wire
 

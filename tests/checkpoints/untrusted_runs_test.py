@@ -1,9 +1,11 @@
 """A run from somebody else: it is read, nothing in it is executed."""
 
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
-import processes
 import pytest
 import saved_run
 import tensorflow as tf
@@ -12,6 +14,7 @@ import tf_contrastive
 from tf_contrastive import checkpoints, exporting
 from tf_contrastive.base import errors
 
+_ROOT = Path(__file__).resolve().parents[2]
 _IMAGES = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)
 
 
@@ -94,7 +97,14 @@ def test_commands_do_not_execute_it(arguments, original, tmp_path):
     shutil.copytree(original, run)
     tf.saved_model.save(_Program(canary), str(run))
     words = arguments.format(run=run, out=tmp_path / "out").split()
-    processes.run(processes.main(*words))
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_contrastive", *words],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
     assert not canary.exists()
 
 

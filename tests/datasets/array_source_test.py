@@ -57,42 +57,16 @@ def test_float_arrays_are_rounded_to_8_bits():
 
 
 @pytest.mark.parametrize(
-    ("given", "names", "expected", "classes"),
-    [
-        (["dog", "cat", "dog"], None, [1, 0, 1], ("cat", "dog")),
-        (["dog", "cat", "dog"], ("dog", "cat", "ox"), [0, 1, 0], 3),
-        ([[0, 1, 0], [1, 0, 0], [0, 1, 0]], None, [1, 0, 1], 3),
-        (np.eye(4)[[3, 0, 3]], None, [3, 0, 3], 4),
-    ],
-    ids=["names", "listed", "one-hot", "float"],
-)
-def test_labels_may_be_names_or_one_hot(given, names, expected, classes):
-    images = np.zeros([3, 2, 2], np.uint8)
-    source = datasets.from_arrays(images, given, names)
-    assert labels(source) == expected
-    if isinstance(classes, tuple):
-        assert source.info.label_names == classes
-        classes = len(classes)
-    assert source.info.num_classes == classes
-
-
-def test_a_label_without_a_name_is_refused():
-    images = np.zeros([2, 2, 2], np.uint8)
-    with pytest.raises(errors.UserError, match="label 'ox' is not one of"):
-        datasets.from_arrays(images, ["cat", "ox"], ("cat", "dog"))
-
-
-@pytest.mark.parametrize(
     ("images", "given", "words"),
     [
         (np.full([2, 4, 4], 255.0), None, "float images between 255 and 255"),
         (np.zeros([2, 4, 4], np.int32), None, "int32"),
         (np.zeros([2, 4, 4, 2], np.uint8), None, "[2, 4, 4, 2]"),
         (np.zeros([0, 4, 4], np.uint8), None, "at least one pixel"),
-        (np.zeros([2, 4, 4], np.uint8), [0, 1, 2], "names [2]"),
+        (np.zeros([2, 4, 4], np.uint8), [0, 1, 2], "integers [2]"),
         (np.zeros([2, 4, 4], np.uint8), [0, -1], "at least 0"),
         (np.zeros([2, 4, 4], np.uint8), [0.5, 1.0], "float64"),
-        (np.zeros([2, 4, 4], np.uint8), [[1, 1], [0, 1]], "one-hot rows"),
+        (np.zeros([2, 4, 4], np.uint8), [[1, 0], [0, 1]], "[2, 2]"),
     ],
 )
 def test_invalid_arrays_are_refused(images, given, words):

@@ -10,13 +10,12 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from dataset_helpers import columns, refused
+from dataset_helpers import columns, pictures, prepare, refused
 from PIL import Image
 from scipy import stats
 
 from tf_contrastive import datasets, views
 from tf_contrastive.base.errors import UserError
-from tf_contrastive.config.dataset import EMBEDDED_NOTE
 from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.datasets import digit_canvases as digits_module
 
@@ -30,9 +29,7 @@ def digits_of(opened, split):
 def test_digits_are_not_flipped():
     for name, flip in (
         ("multidigits:count=3", False),
-        ("multidigits:count=3" + EMBEDDED_NOTE, False),
         ("randbit:bits=3,of=mnist:3.0.1", False),
-        ("digit_on_image:of=digits" + EMBEDDED_NOTE, False),
         ("randbit:bits=3,of=cifar10", True),
     ):
         assert resolve_views(Views(), name, 32).policy.flip is flip
@@ -110,8 +107,10 @@ def test_small_digits_cover_the_papers_share_of_an_image():
     assert shares[2] == 4 * shares[0]  # Legible ones, without the option.
 
 
-def test_places_are_uniform_over_the_canvas_and_overlap(opened):
-    source = datasets.source("multidigits:count=4", data_dir="nowhere")
+def test_places_are_uniform_over_the_canvas_and_overlap(tmp_path):
+    images, digits = {"train": pictures(1437, 28, 1, 0)}, np.arange(1437) % 10
+    prepare(tmp_path, "mnist", images, {"train": digits}, "0123456789")
+    source = datasets.source("multidigits:count=4", data_dir=str(tmp_path))
     places = source.arrays["places"].numpy()  # [1437, 4, 2]
     assert places.min() == 0 and places.max() == 112 - 28
     counts = np.bincount(places.ravel(), minlength=85)
@@ -148,41 +147,9 @@ def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
         assert len(everywhere) > 12 and source.info.has_labels
 
 
-@pytest.mark.slow
-def test_a_slice_shows_the_same_images_and_a_seed_others(opened):
-    name = "multidigits:count=3"
-    whole = columns(opened(name))
-    part = opened(name, "train[10:20]")
-    for key, rows in columns(part).items():
-        np.testing.assert_array_equal(rows, whole[key][10:20])
-    other = columns(opened(f"{name},seed=1"))
-    assert (other["image"] != whole["image"]).any(axis=(1, 2, 3)).all()
-    # Places of the test split are not those of train.
-    places = [
-        opened(name, s).arrays["places"].numpy() for s in ("train", "test")
-    ]
-    assert (places[0][:20] != places[1]).any(axis=(1, 2)).mean() > 0.9
-
-
-def test_embedded_digits_replace_a_missing_mnist(tmp_path, capsys):
-    digits_module._warn_embedded.cache_clear()
-    for split, count in (("train", 1437), ("test", 360)):
-        source = datasets.source("multidigits", split, data_dir=str(tmp_path))
-        assert source.info.num_examples == count
-        assert source.info.name == "multidigits" + EMBEDDED_NOTE
-    said = capsys.readouterr().err
-    assert said.count("MNIST") == said.count("\n") == 1
-    embedded = columns(datasets.source("digits", "test[:5]"))
-    part = source.select(np.arange(5))
-    found = columns(part)
-    assert found["label"].tolist() == embedded["label"].tolist()
-    rows = {k: v.numpy() for k, v in part.arrays.items()}
-    expected = composed(rows, embedded["image"][..., 0], [28], 112)[..., None]
-    assert np.abs(found["image"].astype(int) - expected).max() <= 1
-    name = "randbit:bits=2,of=multidigits:count=2"
-    outer = datasets.source(name, data_dir=str(tmp_path))
-    assert outer.info.name == name + EMBEDDED_NOTE
-    refused("split of digits", name="multidigits", split="validation")
+def test_mnist_must_be_prepared(tmp_path):
+    for name in ("multidigits", "digit_on_image:of=digits"):
+        refused("mnist is not found", name=name, data_dir=str(tmp_path))
 
 
 # ---- Digits on images --------------------------------------------------------
@@ -197,16 +164,13 @@ def nine(digit, size, side):
     return layer
 
 
-def digits_upon(found, images, digits, side, blend):
+def digits_upon(found, images, digits, side):
     """Which digit each image has, found by trying all; -1 where none fits."""
     size = images[0].shape[:2]
     layers = np.array([nine(d, size, side) for d in digits])[..., None]
     which = []
     for image, plain in zip(found, images, strict=True):
-        if blend == "max":
-            expected = np.maximum(plain, layers)
-        else:
-            expected = np.minimum(plain + layers, 255)
+        expected = np.minimum(plain + layers, 255)
         errors = np.abs(image - expected).max(axis=(1, 2, 3))
         which.append(errors.argmin() if errors.min() <= 1 else -1)
     return np.array(which)
@@ -214,11 +178,11 @@ def digits_upon(found, images, digits, side, blend):
 
 @pytest.mark.slow
 def test_each_image_has_one_digit_at_nine_places(opened):
-    name = "digit_on_image:unique=6,blend=max,of=cifar10"
+    name = "digit_on_image:unique=6,of=cifar10"
     digits, labels = digits_of(opened, "train")
     images = columns(opened("cifar10"))
     found = columns(opened(name))
-    which = digits_upon(found["image"], images["image"], digits, 8, "max")
+    which = digits_upon(found["image"], images["image"], digits, 8)
     # All of the first six, and none of the others.
     assert set(which) == set(range(6))
     assert found["label"].tolist() == images["label"].tolist()
@@ -238,7 +202,7 @@ def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
 
     def which(name, split="train", plain=images):
         found = columns(opened(name, split))["image"]
-        return digits_upon(found, plain, digits, 8, "add")
+        return digits_upon(found, plain, digits, 8)
 
     name = "digit_on_image:of=cifar10"
     first = which(name)
@@ -249,45 +213,6 @@ def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
     assert (other == first).mean() < 0.2 and (other >= 0).all()
     # Of 40 digits, 100 images have about 40 (1 - (39/40)^100) = 37.
     assert len(set(first)) > 30
-
-
-def test_validation_has_all_digits_of_the_test_split(opened):
-    found = columns(opened("digit_on_image:unique=2,of=cifar10", "test"))
-    digits, _ = digits_of(opened, "test")
-    images = columns(opened("cifar10", "test"))["image"]
-    which = digits_upon(found["image"], images, digits, 8, "add")
-    assert (which >= 0).all() and len(set(which)) > 12
-
-
-@pytest.mark.slow
-def test_digits_on_images_of_many_sizes(tmp_path, data_dir, opened):
-    """At 224 pixels the paper's own places: 33, 100, 168, and 28 pixels."""
-    random = np.random.RandomState(0)
-    sizes = [(224, 224), (64, 96), (32, 32), (300, 448), (10, 12)]
-    expected_sides = [28, 8, 8, 38, 3]
-    images = []
-    for number, size in enumerate(sizes):
-        images.append(random.randint(0, 120, [*size, 3], np.uint8))
-        Image.fromarray(images[-1]).save(tmp_path / f"{number}.png")
-    digits, _ = digits_of(opened, "train")
-    name = f"digit_on_image:unique=5,of=folder:{tmp_path}"
-    found = opened(name).examples().as_numpy_iterator()
-    for example, plain, side in zip(found, images, expected_sides, strict=True):
-        upon = [example["image"]], [plain], digits[:5], side, "add"
-        assert digits_upon(*upon)[0] >= 0, plain.shape
-    image = opened(name).examples().as_numpy_iterator().next()["image"]
-    changed = (image != images[0]).any(axis=(1, 2))
-    assert changed.nonzero()[0].min() in range(33, 36)
-    outside = np.ones([224], bool)
-    for place in (33, 100, 168):
-        outside[place : place + 28] = False
-    assert not changed[outside].any()
-    for option in ("digit=9", "unique=41"):
-        refused(
-            option[:-1],
-            name=f"digit_on_image:{option},of=cifar10",
-            data_dir=data_dir,
-        )
 
 
 def test_multi_labels_go_through_batches(opened):
@@ -304,6 +229,6 @@ def test_multi_labels_go_through_batches(opened):
     assert set(next(iter(scored))[1].numpy()) == {-1}
     both = datasets.view_batches(source, maker, batch_size=20, seed=0)
     assert set(next(iter(both))[1].numpy()) == {-1}
-    with pytest.raises(UserError, match="class_balanced"):
+    with pytest.raises(UserError, match="one label"):
         order = dataclasses.replace(order, sampler="class_balanced")
         datasets.training_batches(source, maker, order)

@@ -6,12 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from dataset_helpers import (
-    class_folders,
-    csv,
-    picture,
-    read,
-)
+from dataset_helpers import class_folders, csv, picture, read
 from image_helpers import write_records
 
 from tf_contrastive import datasets
@@ -25,21 +20,17 @@ _IMAGES = 100
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, data_dir):
-    """A folder, a list, records and packed images, of as many images each."""
+    """A folder, a list and records, of as many images each."""
     root = tmp_path_factory.mktemp("files")
     class_folders(root / "images", per_class=_IMAGES // 2)
     paths = sorted((root / "images").rglob("*.png"))
     lines = [f"{path},{path.parent.name}\n" for path in paths]
     csv(root / "list.csv", "".join(["path,label\n", *lines]))
     images = [{"image": path.read_bytes(), "label": 0} for path in paths]
-    (root / "records").mkdir()
     for part in range(3):
         records = images[30 * part : 30 * part + 30 + 10 * (part == 2)]
         write_records(root / "records" / f"{part}.tfrecord", records)
-    source = datasets.source(f"folder:{root}/images")
-    datasets.pack(source, str(root / "packed"), 8)
     (root / "link").symlink_to(root / "images")
-    (root / "prepared").symlink_to(data_dir)
     return root
 
 
@@ -48,12 +39,9 @@ def _names(root):
     return [
         [
             f"folder:{root}/images",
-            f"folder:{root}/images/",
-            f"folder:{root}/packed/../images",
             f"folder:{os.path.relpath(root)}/images",
             f"folder:{root}/link",
             f"csv:{root}/list.csv",
-            f"subset:fraction=1,of=folder:{root}/images",
             f"randbit:bits=2,of=folder:{root}/link",
         ],
         [
@@ -61,8 +49,7 @@ def _names(root):
             f"tfrecord:{root}/link/../records/*",
             f"subset:fraction=1,of=tfrecord:{root}/records/*.tfrecord",
         ],
-        [f"packed:{root}/packed", f"packed:{root}/link/../packed"],
-        ["digits", "digits/3", "subset:fraction=1,of=digits"],
+        ["digits", "subset:fraction=1,of=digits"],
         ["cifar10", "cifar10:1.0.0", "cifar2", "randbit:bits=2,of=cifar10"],
     ]
 
@@ -72,24 +59,20 @@ def _pixels(source):
     return [example["image"].tobytes() for example in read(source)]
 
 
-def _random_slice(rng, count):
-    """A slice in numbers, percent or both, of at least one image."""
+def _random_slice(rng):
+    """A slice in percent, of at least one image."""
     low, high = sorted(rng.sample(range(101), 2))
-    start = rng.choice(["", f"{low}%", f"{low * count // 100}"])
-    stop = rng.choice(["", f"{high}%", f"{high * count // 100}"])
-    return f"train[{start}:{stop}]" if start or stop else "train"
+    return f"train[{low}%:{high}%]"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", range(5))
+@pytest.mark.parametrize("family", range(4))
 def test_common_images_are_those_with_the_same_pixels(family, files, data_dir):
     names, rng = _names(files)[family], random.Random(family)
-    places = data_dir, str(files / "prepared")
 
     def opened():
-        name, place = rng.choice(names), rng.choice(places)
-        count = datasets.source(name, data_dir=place).info.num_examples
-        return datasets.source(name, _random_slice(rng, count), data_dir=place)
+        name = rng.choice(names)
+        return datasets.source(name, _random_slice(rng), data_dir=data_dir)
 
     for _ in range(5):
         train, test = opened(), opened()
@@ -100,20 +83,9 @@ def test_common_images_are_those_with_the_same_pixels(family, files, data_dir):
         assert not found.copies.any()
 
 
-def test_two_parts_of_a_file_are_its_images(opened):
-    train = opened("cifar10", "train[:10]+train[50:60]")
-    found = overlap.find_overlap(train, opened("cifar10", "train[5:55]"))
-    assert np.flatnonzero(found.same).tolist() == [*range(5), *range(45, 50)]
-
-
 @pytest.mark.parametrize(
     ("train", "test", "count"),
-    [
-        ("train", "train[90%:]", 144),
-        ("train[:1000]", "train[500:]", 500),
-        ("train", "train", 1437),
-        ("train[:1]", "train[:1]", 1),
-    ],
+    [("train", "train[90%:]", 144), ("train[:1]", "train[:1]", 1)],
 )
 def test_common_images_of_slices_are_refused(train, test, count):
     splits = (datasets.source("digits", split) for split in (train, test))
@@ -126,18 +98,6 @@ def test_common_images_of_slices_are_refused(train, test, count):
 
 
 # ---- Copies of files --------------------------------------------------------
-
-
-def _copied(root, number, how):
-    """Makes the first images of train be images of test, too."""
-    for i in range(number):
-        old, new = root / f"train/cat/{i}.png", root / f"test/dog/copy{i}.png"
-        if how == "link":
-            new.symlink_to(old)
-        elif how == "hard link":
-            os.link(old, new)
-        else:
-            shutil.copy(old, new)
 
 
 @pytest.fixture
@@ -156,14 +116,14 @@ def _both(name, **reading):
     )
 
 
-@pytest.mark.parametrize("how", ["copy", "link", "hard link"])
+@pytest.mark.parametrize("how", [shutil.copy, os.symlink, os.link])
 def test_a_few_copies_are_a_warning_and_most_are_refused(how, splits):
     name = f"folder:{splits}"
     assert datasets.check_disjoint(*_both(name)) is None
-    _copied(splits, 2, how)
+    for i in range(2):
+        how(splits / f"train/cat/{i}.png", splits / f"test/dog/copy{i}.png")
     warning = datasets.check_disjoint(*_both(name))
-    copied, original = splits / "test/dog/copy0.png", splits / "train/cat/0.png"
-    for words in ("2 of the 14", f"{copied} = {original}", "test_split=test"):
+    for words in ("2 of the 14", "test/dog/copy0.png", "test_split=test"):
         assert words in warning
     shutil.copytree(splits / "train/dog", splits / "test/dog/again")
     for i in range(4):
@@ -184,39 +144,18 @@ def test_half_of_the_images_may_not_be_copies(copied, is_refused):
         assert "9 of the 20" in datasets.check_disjoint(train, test)
 
 
-def test_a_path_in_two_lists_is_refused(splits):
-    lines = {
-        "train": "train/cat/0.png,a\ntrain/dog/0.png,b\ntrain/dog/1.png,b\n",
-        "test": "test/cat/0.png,a\n./train/dog/0.png,b\ntest/dog/1.png,b\n",
-    }
-    for split, text in lines.items():
-        csv(splits / f"{split}.csv", "path,label\n" + text)
-    with pytest.raises(errors.UserError, match=r"train/dog/0\.png"):
-        datasets.check_disjoint(*_both(f"csv:{splits}/{{split}}.csv"))
-    # The same path twice in one list, once in each slice.
-    text = "path,label\n" + lines["train"] + "train/cat/0.png,a\n"
-    twice = csv(splits / "twice.csv", text)
-    parts = (datasets.source(twice, s) for s in ("train[:3]", "train[3:]"))
-    with pytest.raises(errors.UserError, match="remove them"):
-        datasets.check_disjoint(*parts)
-
-
 def test_copies_within_a_split_are_counted(splits):
     name = f"folder:{splits}"
-    assert overlap.find_copies(datasets.source(name)).number == 0
-    shutil.copy(splits / "train/cat/1.png", splits / "train/cat/9.png")
-    shutil.copy(splits / "train/cat/1.png", splits / "train/dog/9.png")
-    shutil.copy(splits / "train/dog/2.png", splits / "train/dog/8.png")
-    found = overlap.find_copies(datasets.source(name))
-    assert (found.number, found.relabelled) == (3, 1)
-    cats, dogs = splits / "train/cat", splits / "train/dog"
-    assert f"{cats}/9.png = {cats}/1.png" in found.names
-    assert found.relabelled_names == f"{dogs}/9.png = {cats}/1.png"
-    assert overlap.find_copies(datasets.source("digits")).number == 0
+    assert overlap.find_copies(datasets.source(name)) == (0, "")
+    for copy in ("cat/9.png", "dog/9.png"):
+        shutil.copy(splits / "train/cat/1.png", splits / "train" / copy)
+    number, names = overlap.find_copies(datasets.source(name))
+    assert number == 2 and "cat/9.png" in names
+    assert overlap.find_copies(datasets.source("digits")) == (0, "")
     images = np.random.default_rng(0).integers(0, 256, [20, 4, 4, 3], np.uint8)
-    images[7], labels = images[3], np.arange(20) % 2
-    arrays = datasets.from_arrays(images, labels)
-    assert overlap.find_copies(arrays) == (1, "image 7 = image 3", 0, "")
+    images[7] = images[3]
+    arrays = datasets.from_arrays(images)
+    assert overlap.find_copies(arrays) == (1, "image 7")
     test = datasets.from_arrays(np.concatenate([images[:2], ~images[:8]]))
     assert "2 of the 10" in datasets.check_disjoint(arrays, test)
 

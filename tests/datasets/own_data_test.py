@@ -31,7 +31,6 @@ def _generated(generator):
 
 
 _UNEVEN = _generated(_uneven)
-_ONCE = _uneven()
 
 
 def _broken():
@@ -54,16 +53,9 @@ def _tiled(grey):
         (_slices((_GREY, _LABELS)), _tiled(_GREY), _LABELS),
         (_slices((_GREY[..., None], _LABELS)), _tiled(_GREY), _LABELS),
         (_slices((_COLOR / 255, _LABELS)), _COLOR, _LABELS),
-        (_slices((_COLOR, np.eye(4)[_LABELS])), _COLOR, _LABELS),
         (_slices({"image": _COLOR, "label": _LABELS}), _COLOR, _LABELS),
-        (
-            _slices({"label": _LABELS, "image": _COLOR, "id": _LABELS}),
-            _COLOR,
-            _LABELS,
-        ),
         (_slices(_COLOR), _COLOR, None),
         (_slices((_COLOR,)), _COLOR, None),
-        (_slices({"image": _COLOR}), _COLOR, None),
     ],
 )
 def test_the_forms_of_a_dataset(dataset, images, labels):
@@ -80,38 +72,24 @@ def test_the_forms_of_a_dataset(dataset, images, labels):
         np.testing.assert_array_equal(source.labels(), labels)
 
 
-def test_images_of_several_shapes():
-    source = datasets.from_dataset(_UNEVEN)
-    assert source.info.image_shape is None and source.info.num_examples == 6
-    half = source.select(np.array([1, 4]))
-    shapes = [row["image"].shape[0] for row in half.examples()]
-    assert shapes == [4, 7]
-
-
 @pytest.mark.parametrize(
     ("dataset", "text"),
     [
         (_slices((_COLOR, _LABELS)).repeat(), "is endless: remove its repeat"),
-        (_slices((_COLOR, _LABELS)).batch(2), r"without batch"),
-        (_slices((_COLOR, _LABELS, _LABELS)), "has elements of image, label"),
+        (_slices((_COLOR, _LABELS)).batch(2), "not batched"),
+        (_slices((_COLOR, _LABELS, _LABELS)), "has elements of"),
         (_slices((_COLOR, _LABELS)).take(0), "has no elements"),
-        (_slices((_COLOR.astype(np.int32), _LABELS)), "images of int32"),
-        (_slices((_RNG.normal(size=[4, 6, 5, 4]),)), "must be uint8, or float"),
+        (_slices((_COLOR.astype(np.int32), _LABELS)), "has elements of"),
+        (_slices((_RNG.normal(size=[4, 6, 5, 4]),)), "has elements of"),
         (_slices((_COLOR * 1.0, _LABELS)), r"element 0 .*not in \[0, 1\]"),
-        (_slices((_COLOR, _LABELS - 1)), "labels from -1 to 2: must be from 0"),
-        (_slices((_COLOR, _LABELS + 0.5)), "labels of float64"),
-        (_slices((_COLOR, np.full([20, 3], 0.3))), "not one-hot rows"),
-        (_slices({"label": _LABELS}), "must be a tf.data.Dataset of"),
-        (
-            _slices({"image": _COLOR, "labels": _LABELS}),
-            "rename labels to label",
-        ),
-        (_slices((_COLOR, (_LABELS, _LABELS))), "has elements of "),
-        (_slices((_COLOR, 0 * _LABELS[:, None] + 1)), r"labels of .* \(1,\)"),
+        (_slices((_COLOR, _LABELS - 1)), "labels between -1 and 2"),
+        (_slices((_COLOR, _LABELS + 0.5)), "labels are integers"),
+        (_slices((_COLOR, np.eye(4)[_LABELS])), "labels are integers"),
+        (_slices({"image": _COLOR, "labels": _LABELS}), "has elements of"),
+        (_slices((_COLOR, (_LABELS, _LABELS))), "has elements of"),
         (_slices((_COLOR[:, :0], _LABELS)), "without pixels"),
         (_COLOR, "is a ndarray: must be a tf.data.Dataset"),
-        (_slices(_COLOR).map(_unknown), "shape <unknown>"),
-        (_generated(lambda: _ONCE), "fewer when it is read again"),
+        (_slices(_COLOR).map(_unknown), "has elements of"),
         (_generated(_broken), r"element 1 .*\(RuntimeError: no disk"),
     ],
 )

@@ -44,20 +44,6 @@ def test_bits_have_as_much_information(bits):
         assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
-def test_many_bits_identify_images_except_for_collisions():
-    pixels = columns(datasets.source("digits"))["image"]
-    images = len(np.unique(pixels.reshape(len(pixels), -1), axis=0))
-    for bits in (10, 32):
-        found = columns(datasets.source(f"randbit:bits={bits},of=digits"))
-        numbers = integers(found["extra"])
-        expected = 2**bits * -np.expm1(images * np.log1p(-(2.0**-bits)))
-        assert abs(len(np.unique(numbers)) - expected) < 4 * np.sqrt(
-            max(images - expected, 1)
-        )
-    # At most what tells one image from another.
-    assert abs(entropy(numbers) - np.log2(images)) < 0.05
-
-
 @pytest.mark.slow
 def test_bits_depend_on_the_image_and_the_seed(opened):
     name = "randbit:bits=12,of=cifar10"

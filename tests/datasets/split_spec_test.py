@@ -7,7 +7,6 @@ import pytest
 from dataset_helpers import class_folders, labels, read, refused
 
 from tf_contrastive import datasets
-from tf_contrastive.base import errors
 from tf_contrastive.datasets import split_spec
 
 
@@ -75,9 +74,3 @@ def test_validation_splits_are_stratified_and_disjoint(name, tmp_path):
     assert sorted(kept + cut) == whole
     assert cut == cut_again != cut_other
     assert len(kept) == train.info.num_examples
-
-
-def test_an_empty_validation_split_is_refused():
-    source = datasets.from_arrays(np.zeros([4, 2, 2], np.uint8))
-    with pytest.raises(errors.UserError, match=r"cuts 0 of the 4 examples"):
-        source.split_validation(0.01, seed=0)

@@ -48,26 +48,12 @@ def test_a_folder(folder, tmp_path):
     refused("unlabelled=own_views", name=name)
 
 
-def test_images_held_out_have_labels(tmp_path):
-    class_folders(tmp_path, per_class=5)
-    for i in range(20):
-        write(tmp_path / "unlabelled" / f"u{i}.png", encoded(picture(900 + i)))
-    reading = Reading(unlabelled="own_views", test_fraction=0.2)
-    name = f"folder:{tmp_path}"
-    assert _open(name, reading, split="test").labels().tolist() == [0, 1]
-    train = _open(name, reading, split="train").labels()
-    assert np.bincount(train + 1).tolist() == [20, 4, 4]
-
-
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        (["cat", "", "dog", "cat"], [0, -1, 1, 0]),
         (["cat", "nan", "dog", "-1"], [0, -1, 1, -1]),
-        (["0", "", "1", "0"], [0, -1, 1, 0]),
         (["0", "-1", "1", "NULL"], [0, -1, 1, -1]),
         (["", "", "2", "0"], [-1, -1, 2, 0]),
-        (["1", "-1", "1", "0"], [1, -1, 1, 0]),
     ],
 )
 def test_a_list(cells, expected, tmp_path):
@@ -112,23 +98,6 @@ def test_records(labels, options, expected, tmp_path):
         refused("own_views", name=name)
 
 
-@pytest.mark.parametrize(
-    ("labels", "reading", "message"),
-    [
-        ([0, -2, 1], _OWN, "labels are from -2 to 1"),
-        ([0, [], 1], _OWN, "record 1"),
-        (
-            [None, None],
-            Reading(unlabelled="own_views", label_feature="label"),
-            "labels are from -1 to -1",
-        ),
-    ],
-)
-def test_records_that_are_refused(labels, reading, message, tmp_path):
-    name = _records(tmp_path / "a.tfrecord", labels)
-    refused(message, name=name, reading=reading)
-
-
 def test_prepared_splits(tmp_path):
     black = np.zeros([4, 6, 5, 3], np.uint8)
     prepare(
@@ -144,23 +113,6 @@ def test_prepared_splits(tmp_path):
     assert sorted(source.labelled().labels()) == [0, 1, 2, 3]
 
 
-def test_packed_and_derived(tmp_path):
-    root = class_folders(tmp_path / "d", per_class=4)
-    for i in range(3):
-        write(root / "unlabelled" / f"u{i}.png", encoded(picture(900 + i)))
-    source = _open(f"folder:{root}")
-    datasets.pack(source, str(tmp_path / "p"), 64)
-    packed = {"name": f"packed:{tmp_path / 'p'}"}
-    refused("unlabelled=own_views", **packed)
-    again = _open(**packed)
-    assert again.labels().tolist() == source.labels().tolist()
-    assert len(again.labelled().labels()) == 8
-    half = _open(f"subset:fraction=0.5,of=folder:{root}", split="train")
-    assert sorted(half.labels()) == [0, 0, 1, 1]
-    both = source.joined(source.labelled())
-    assert both.info.unlabelled and both.labelled().info.num_examples == 16
-
-
 @pytest.mark.parametrize("labels", [[0, -1, 2], [-1, -1, 1]])
 def test_arrays_and_datasets(labels):
     images = np.zeros([3, 4, 4, 3], np.uint8)
@@ -173,7 +125,7 @@ def test_arrays_and_datasets(labels):
         assert source.labels().tolist() == labels
         assert source.info.unlabelled
         assert source.info.num_classes == max(labels) + 1
-        with pytest.raises(ValueError, match=r"at least 0|must be from 0"):
+        with pytest.raises(ValueError, match="at least 0"):
             make(*data)
     with pytest.raises(ValueError, match="at least -1"):
         datasets.from_arrays(images, np.array([0, 1, -2]), unlabelled=True)

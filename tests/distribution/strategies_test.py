@@ -184,7 +184,6 @@ class _Pod(tf.distribute.TPUStrategy):
         {"workdir": "runs/a"},
         {"data_dir": "/data"},
         {"dataset": "folder:/images"},
-        {"data_service": "grpc://10.0.0.2:5050"},
     ],
 )
 def test_what_the_hosts_of_a_pod_cannot_reach_is_refused(options, alone):

@@ -56,7 +56,7 @@ _BAD = [
         "slow_input",
         {"cache": "memory", "augment_on": "device"},
         {"input_speed": 250.0},
-        ": use `data_service`",
+        "more CPU cores",
     ),
     (
         "encoder",

@@ -42,8 +42,7 @@ def test_the_test_split_is_described_and_compared(splits):
         assert "2 copies" in found.rows["test_split"]
         assert _COPIES in found.warnings["test_split"]
     shutil.copy(splits / "train/cat/0.png", splits / "train/dog/x.png")
-    warnings = _examined(splits).warnings
-    assert "dog/x.png = " in warnings["copies"]
+    assert "dog/x.png" in _examined(splits).rows["copies"]
     shutil.copytree(splits / "train", splits / "test", dirs_exist_ok=True)
     assert "are copies" in _examined(splits).warnings["test_split"]
     with pytest.raises(errors.UserError, match="are copies"):

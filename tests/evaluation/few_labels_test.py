@@ -4,7 +4,6 @@ import contexts
 import digit_networks
 import numpy as np
 import pytest
-from dataset_helpers import encoded, picture, write
 from image_helpers import write_prepared
 
 from tf_contrastive import datasets
@@ -45,13 +44,6 @@ def data_dir(tmp_path_factory):
     return root
 
 
-@pytest.fixture
-def lists(tmp_path):
-    text = "\n".join(_NAMES[i] for i in _LISTED) + "\n"
-    write(tmp_path / "lists" / "1percent.txt", text.encode())
-    return tmp_path / "lists"
-
-
 def _context(data_dir, name="imagenet2012", split="train", **options):
     opened = [
         datasets.source(name, part, data_dir=str(data_dir))
@@ -66,32 +58,6 @@ def _pixels(labels):
     chosen = labels.context.data.train.select(labels.rows)
     examples = chosen.examples().as_numpy_iterator()
     return np.stack([example["image"][..., 0] for example in examples])
-
-
-def test_images_are_those_of_the_list(data_dir, lists):
-    context = _context(data_dir, finetune_lists=str(lists))
-    chosen = few_labels.choose(context, 0.01, seed=0)
-    assert chosen.rows.tolist() == sorted(_LISTED)
-    assert (chosen.subset, chosen.is_published) == ("1percent.txt", True)
-    images, _ = digit_networks.digits()
-    np.testing.assert_array_equal(_pixels(chosen), images[sorted(_LISTED)])
-    # There is no list of this fraction.
-    drawn = few_labels.choose(context, 0.2, seed=0)
-    assert (drawn.subset, drawn.is_published) == ("drawn", False)
-    assert np.bincount(context.labels("train")[drawn.rows]).tolist() == [2] * 4
-
-
-def test_images_in_folders_are_those_of_the_list(tmp_path, lists):
-    for i, name in enumerate(_NAMES):
-        contents = encoded(picture(i, (8, 8)), "JPEG")
-        for split in ("train", "validation"):
-            write(tmp_path / "images" / split / _IDS[i % 4] / name, contents)
-    name = f"folder:{tmp_path}/images"
-    context = _context(tmp_path, name, finetune_lists=str(lists))
-    chosen = few_labels.choose(context, 0.01, seed=0)
-    paths = context.data.train.select(chosen.rows).paths
-    found = {path.rpartition("/")[2] for path in paths}
-    assert found == {_NAMES[i] for i in _LISTED}
 
 
 @pytest.mark.slow
@@ -115,18 +81,20 @@ def test_the_prepared_subset_is_used_for_imagenet_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_results_say_which_labels_they_are_of(data_dir, lists, tmp_path):
+def test_results_say_which_labels_they_are_of(tmp_path):
+    _prepare(tmp_path, list(range(40)), "imagenet2012")
+    _prepare(tmp_path, sorted(_LISTED), "imagenet2012_subset", config="1pct")
     options = {
         "finetune_fractions": "0.01,1",
         "finetune_epochs": "1",
         "finetune_augmentation": "none",
     }
     parts = {}
-    for folder in (str(lists), "drawn"):
-        context = _context(data_dir, finetune_lists=folder, **options)
-        parts[folder] = dict(contexts.measure("finetune", context))
+    for lists in ("published", "drawn"):
+        context = _context(tmp_path, finetune_lists=lists, **options)
+        parts[lists] = dict(contexts.measure("finetune", context))
     published, drawn = (part["1%"] for part in parts.values())
-    assert published["metrics"]["subset"] == "1percent.txt"
+    assert published["metrics"]["subset"] == "imagenet2012_subset/1pct"
     assert published["metrics"]["labels"] == len(_LISTED)
     assert drawn["metrics"]["subset"] == "drawn"
     # Results of both are not compared.
@@ -139,7 +107,7 @@ def test_results_say_which_labels_they_are_of(data_dir, lists, tmp_path):
 
 def test_labels_that_are_not_here_are_an_error_that_says_what_to_do(data_dir):
     context = _context(data_dir, finetune_fractions="1,0.1")
-    for word in ("imagenet2012_subset/10pct", "10percent.txt", "=drawn"):
+    for word in ("imagenet2012_subset/10pct", "=drawn"):
         assert word in protocols.missing("finetune", context)
     with pytest.raises(errors.UserError, match="imagenet2012_subset/10pct"):
         protocols.run(context, ["finetune"])

@@ -139,17 +139,16 @@ def test_every_signature_equals_the_model(encoder, projection, bank, served):
         assert out[name].shape == shape
 
 
-@pytest.mark.parametrize("exif", ["apply", "ignore"])
-def test_bytes_are_decoded_as_by_pillow_or_refused(encoder, exif):
+def test_bytes_are_decoded_as_by_pillow_or_refused(encoder):
     files = odd_images.files()
-    module = serving_module.ServingModule(encoder, exif=exif)
+    module = serving_module.ServingModule(encoder)
     contents = tf.constant([content for _, content in files.values()])
     images, oks = tf.function(module._decode)(contents)
     for name, image, ok in zip(files, images, oks, strict=True):
-        is_text = exif == "apply" and "EXIF in a" in name and "text" in name
+        is_text = "EXIF in a" in name and "text" in name
         assert ok == (odd_images.is_native(name) and not is_text), name
         if ok:
-            pixels = odd_images.by_pillow(files[name][1], exif == "apply")
+            pixels = odd_images.by_pillow(files[name][1])
             scaled = preprocessing.resize_and_crop(pixels[np.newaxis], SIZE)
             assert np.abs(image - scaled[0]).max() < 1e-5, name
 

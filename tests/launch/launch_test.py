@@ -113,7 +113,6 @@ _MISUSES = {
     "kubernetes --image=i pretrain --workdir=/data/a": "--claim",
     "kubernetes --image=i --tpu=v5litepod-16 pretrain": "v5litepod-16",
     "kubernetes --image=i --tpu=v4-8 --nodes=2 pretrain": "--nodes",
-    "data_service --port=65534": "--port=65534",
     "serve --grpc_port=8501 gs://b/a": "8501",
     "tpu_vm_host logs --folow": "--folow",
     "tensorboard a b": "argument b",
@@ -193,7 +192,6 @@ def test_flags_are_checked_where_they_can_be(flag, status, tmp_path):
 
 # A complete command line of each script, except a flag in place of {}.
 _LINES = {
-    "data_service": "--workers=0 {} --dry_run",
     "install": "{}",
     "kubernetes": "--image=i {} --dry_run a",
     "multiworker": "--workers=1 {} --dry_run pretrain",
@@ -319,7 +317,20 @@ def test_values_have_forms(project, line):
             assert printed in done.stdout, value
 
 
-# ---- TensorBoard -------------------------------------------------------------
+# ---- TensorBoard, tests ------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", _SCRIPTS)
+def test_help_installs_and_runs_nothing(project, script):
+    install = project.folder / "launch" / "install"
+    if script == "install":
+        shutil.copy(ROOT / "launch" / script, install)
+    else:
+        launch_project.executable(install, "#!/bin/sh\nexit 1\n")
+    done = project.run(f"launch/{script}", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Use: " in done.stdout
+    assert project.calls() == []
 
 
 def test_tensorboard_finds_runs(project):

@@ -8,7 +8,6 @@ from tf_contrastive.callbacks.checkpointing import CheckpointCallback
 from tf_contrastive.callbacks.progress import (
     NARROW_STD,
     CollapseWarning,
-    DeliveredExamples,
     Progress,
 )
 from tf_contrastive.callbacks.reports import references, reports
@@ -22,7 +21,6 @@ __all__ = [
     "AdaptiveStepsPerExecution",
     "CheckpointCallback",
     "CollapseWarning",
-    "DeliveredExamples",
     "NonFiniteError",
     "Progress",
     "announce",

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from tf_contrastive import datasets
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.model.input_wait import Throughput
 
@@ -220,24 +219,3 @@ class CollapseWarning(tf.keras.callbacks.Callback):
                 " as far apart as any two images"
             }
         return {}
-
-
-class DeliveredExamples(tf.keras.callbacks.Callback):
-    """Logs how many examples of each epoch the data service delivered."""
-
-    def __init__(self, service: datasets.DataService) -> None:
-        super().__init__()
-        self._service = service
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Logs the epoch's count, as a warning if examples were lost."""
-        examples = self._service.examples(epoch)
-        expected = self._service.expected(epoch)
-        line = (
-            f"epoch {epoch + 1}: {examples:,} of {expected:,} examples came"
-            " from the data service"
-        )
-        if examples < expected:
-            terminal.warning(f"{line}; the others were lost with a worker")
-        else:
-            terminal.info(line)

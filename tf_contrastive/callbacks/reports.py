@@ -9,7 +9,6 @@ from tf_contrastive.base import terminal
 from tf_contrastive.callbacks.progress import (
     NARROW_STD,
     CollapseWarning,
-    DeliveredExamples,
     Progress,
 )
 from tf_contrastive.config.pretrain import Pretrain
@@ -38,7 +37,6 @@ def reports(
     options: Pretrain,
     source: datasets.Source,
     steps_per_epoch: int,
-    service: datasets.DataService | None,
     summaries: tensorboard.TensorBoard,
     events: str,
 ) -> Iterator[tf.keras.callbacks.Callback]:
@@ -57,5 +55,3 @@ def reports(
     )
     if window := read_step_window(options.runtime.profile_steps):
         yield tensorboard.Profile(events, *window)
-    if service:
-        yield DeliveredExamples(service)

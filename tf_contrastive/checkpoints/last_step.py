@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
-from tf_contrastive.checkpoints.preemption import LostServiceError
 from tf_contrastive.checkpoints.saving import Checkpoints
 
 
@@ -15,28 +14,19 @@ from tf_contrastive.checkpoints.saving import Checkpoints
 def saving_on_error(
     saved: Checkpoints,
     strategy: tf.distribute.Strategy,
-    service: datasets.DataService | None,
 ) -> Iterator[None]:
     """Saves the present step before an error of TensorFlow ends the run.
 
     Raises:
       UserError: for an image that can no longer be read.
-      LostServiceError: for a lost data service.
     """
     try:
         yield
     except tf.errors.OpError as error:
-        lost = service and service.lost
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             # Without saving, which needs all workers.
-            if lost:
-                raise LostServiceError(lost) from error
             raise
         saved.finish()
-        if lost:
-            raise LostServiceError(
-                f"{lost}; saved at step {saved.step:,}"
-            ) from error
         if named := datasets.name_unreadable(error):
             raise errors.UserError(
                 f"{named}; saved at step {saved.step:,}"

@@ -71,7 +71,7 @@ def load_run(workdir: str, step: int | None = None) -> Run:
             f"no checkpoint in {directory} yet: the run writes the first one"
             " at the end of its first epoch"
         )
-    metadata = storage.read_metadata(directory, run_config.reading.max_classes)
+    metadata = storage.read_metadata(directory)
     return Run(run_config, metadata, path, storage.step_of(path))
 
 

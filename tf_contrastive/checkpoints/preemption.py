@@ -15,7 +15,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.base import errors
 
 _METADATA_HOST = "http://metadata.google.internal"
 _METADATA_PATH = "/computeMetadata/v1/instance/"
@@ -28,14 +27,6 @@ _NO_NOTICE = {
 _PRODUCT_FILE = "/sys/class/dmi/id/product_name"
 _POLL_SECONDS = 5.0
 _TIMEOUT_SECONDS = 5.0
-
-
-class LostServiceError(errors.AbruptEndError, errors.InterruptedRunError):
-    """The data service is gone, and the run was saved.
-
-    TensorFlow's threads keep asking for it, and destroying one of its iterators
-    blocks forever.
-    """
 
 
 class PreemptionListener:

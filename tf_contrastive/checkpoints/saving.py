@@ -103,9 +103,7 @@ class Checkpoints:
             for v in self._model.pretrained_variables
         ]
         path = os.path.join(self.directory, storage.METADATA_FILE)
-        written = storage.read_metadata(
-            self.directory, run_config.reading.max_classes, {}
-        )
+        written = storage.read_metadata(self.directory, {})
         if storage.checkpoint_paths(self.directory):
             _check_data(folder, written, metadata, run_config)
         previous = written.get("variables")

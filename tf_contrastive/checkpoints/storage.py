@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, installation, terminal
+from tf_contrastive.config.data import MAX_CLASSES
 
 # Names in a workdir, and in its folder of checkpoints.
 CONFIG_FILE = "config.flags"
@@ -45,7 +46,7 @@ def step_of(path: str) -> int:
 
 
 def read_metadata(
-    directory: str, max_classes: int, default: dict[str, Any] | None = None
+    directory: str, default: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Reads the facts about a run's data that lie beside its checkpoints."""
     path = os.path.join(directory, METADATA_FILE)
@@ -59,7 +60,7 @@ def read_metadata(
         )
     content = files.read_json(path, default, _METADATA)
     classes = content.get("num_classes")
-    if classes is not None and not 0 < classes <= max_classes:
+    if classes is not None and not 0 < classes <= MAX_CLASSES:
         raise files.damaged(path, ValueError(f"'num_classes' is {classes}"))
     return content
 

@@ -1,15 +1,13 @@
-"""`datasets`: lists the datasets, shows one, or packs it."""
+"""`datasets`: lists the datasets, or shows one."""
 
 import dataclasses
-import os
 from typing import Any, ClassVar
 
 from tf_contrastive.base import files, terminal
-from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.base.errors import arg
 from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset import (
     DATASETS,
-    PACK_FILE_IMAGES,
     DatasetDeclaration,
     WithOptions,
     dataset_name,
@@ -30,43 +28,19 @@ class Listing:
         check=dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
-    split: str = option("train", "split to show or pack", check=split_name)
+    split: str = option("train", "split to show", check=split_name)
     output: str = option("contact_sheet.png", "PNG file to write")
 
 
 @dataclasses.dataclass(frozen=True)
-class Packing:
-    """Images that are resized once, and then read as packed:FOLDER."""
-
-    pack: str = option(
-        "",
-        "folder to write the images of `dataset` to, as TFRecord files; an"
-        " interrupted command is repeated",
-    )
-    dataset: str = option("", "dataset to pack", check=dataset_name)
-    pack_side: int = option(
-        448,
-        "shorter side in pixels to which larger images are shrunk; twice the"
-        " side of a view leaves crops most of their detail",
-        minimum=8,
-    )
-    pack_file_images: int = option(
-        PACK_FILE_IMAGES, "images of a packed file", minimum=1
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class Datasets(Command):
-    """List the datasets, show one, or pack one."""
+    """List the datasets, or show one."""
 
     COMMON: ClassVar = (
         "show",
-        "dataset",
         "data_dir",
         "split",
         "output",
-        "pack",
-        "pack_side",
         "csv_label_column",
         "label_feature",
         "test_fraction",
@@ -74,29 +48,13 @@ class Datasets(Command):
     )
 
     listing: Listing = group(Listing())
-    packing: Packing = group(Packing())
     reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())
 
-    def _check(self) -> None:
-        dataset, folder = self.packing.dataset, self.packing.pack
-        if folder and self.listing.show:
-            raise UserError(
-                f"{arg('pack', folder)} and {arg('show', self.listing.show)}:"
-                " set one of them"
-            )
-        if bool(folder) != bool(dataset):
-            raise UserError(
-                f"{arg('pack', folder)} and {arg('dataset', dataset)}: set"
-                " both, the folder to write and the dataset to read"
-            )
-
 
 def run(options: Datasets) -> int:
-    """Lists datasets, writes a contact sheet, or packs; returns 0."""
-    if options.packing.pack:
-        print(_pack(options))
-    elif options.listing.show:
+    """Lists datasets, or writes a contact sheet; returns 0."""
+    if options.listing.show:
         _show(options)
     else:
         for declared in DATASETS.values():
@@ -127,29 +85,6 @@ def _open(options: Datasets, name: str) -> Any:
     )
 
 
-def _pack(options: Datasets) -> str:
-    """Writes resized images; returns a description."""
-    from tf_contrastive import datasets
-
-    chosen = options.packing
-    source = _open(options, chosen.dataset)
-    folder = os.path.expanduser(chosen.pack)
-    try:
-        datasets.pack(
-            source,
-            folder,
-            chosen.pack_side,
-            chosen.pack_file_images,
-        )
-    except UserError as error:
-        cause = error.__cause__ or error
-        raise datasets.name_unreadable(cause) or error from cause
-    return (
-        f"packed {source.info.num_examples:,} images of {source.info.split}:"
-        f" read them by --dataset=packed:{chosen.pack}"
-    )
-
-
 def _show(options: Datasets) -> None:
     """Writes some images as one PNG file, and prints what is known of all."""
     from tf_contrastive import datasets
@@ -164,8 +99,6 @@ def _show(options: Datasets) -> None:
     rows = description.describe(source, classes)
     rows["image_shape"] = str(info.image_shape or "varies")
     if info.extra_channels:
-        rows["extra_channels"] = (
-            f"{info.extra_channels} (the stripes below each image)"
-        )
+        rows["extra_channels"] = info.extra_channels
     rows["contact_sheet"] = output
     terminal.print_sections({"data": rows})

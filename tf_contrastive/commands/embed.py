@@ -37,7 +37,6 @@ class Embed(Command):
         "format",
         "shard_size",
         "embedding_batch_size",
-        "exif",
         "csv_path_column",
         "csv_label_column",
         "label_feature",

@@ -2,11 +2,9 @@
 
 import dataclasses
 import re
-from typing import Any, ClassVar
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import is_float32, matching, one_of
-from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.dataset import (
     FORMS,
     IMAGENET_STATISTICS,
@@ -18,8 +16,8 @@ from tf_contrastive.config.dataset import (
 )
 from tf_contrastive.config.fields import argument, option
 
-INPUT_SHARDINGS = ("auto", "file", "example")
 CACHES = ("auto", "memory", "none")
+SAMPLERS = ("shuffle", "class_balanced")
 
 # Side of views in pixels, for images of several shapes.
 DEFAULT_IMAGE_SIZE = 224
@@ -27,6 +25,9 @@ DEFAULT_IMAGE_SIZE = 224
 # Examples from which the statistics of other datasets are computed, at most.
 STANDARDIZE_EXAMPLES = 10_000
 STANDARDIZATIONS = ("imagenet", "dataset", "none")
+
+# Classes that the labels of data may make, at most.
+MAX_CLASSES = 100_000
 
 
 def channel_statistics(standardize: str) -> ChannelStatistics:
@@ -52,8 +53,8 @@ def write_statistics(statistics: ChannelStatistics, digits: int = 6) -> str:
 
 def _read_statistics(value: str) -> ChannelStatistics | None:
     """Returns the statistics that `write_statistics` wrote, else None."""
-    number = r"\d+(?:\.\d+)?(?:e-?\d+)?"
-    three = ",".join([f"({number})"] * 3)
+    number = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
+    three = ",".join([number] * 3)
     if not (match := re.fullmatch(f"{three}/{three}", value)):
         return None
     numbers = tuple(map(float, match.groups()))
@@ -81,8 +82,7 @@ split_name = matching(
 
 # The check of the name of a feature or column, as one of a flag's options.
 name_in_list = matching(r"[^,]+", "a name without a comma")
-# A value of `label_feature`: labels are not read.
-NO_FEATURE = "none"
+NO_FEATURE = "none"  # Labels are not read.
 
 
 def without_slice(split: str) -> str:
@@ -94,9 +94,6 @@ def without_slice(split: str) -> str:
 class Reading:
     """How the images of a folder, CSV or TFRecord file are read."""
 
-    # Whether images of a folder or CSV file are turned as their EXIF data say,
-    # as viewers do. TIFF and HEIC always are.
-    exif: str = argument("apply", choices=("apply", "ignore"))
     csv_path_column: str = option(
         "",
         "column of a CSV file that has the paths; empty: path, image, file or"
@@ -143,10 +140,6 @@ class Reading:
         "unreadable images to leave out before the command fails",
         identity=False,
     )
-    # Larger images count as unreadable. Pillow opens none above the maximum.
-    max_image_pixels: int = argument(2**27, minimum=1, maximum=178_956_970)
-    # Of the labels of a CSV or TFRecord file, the largest plus 1.
-    max_classes: int = argument(100_000, minimum=1, maximum=2**31 - 1)
 
     @property
     def admits_unlabelled(self) -> bool:
@@ -163,48 +156,6 @@ def inherited(given: Reading, run: Reading) -> Reading:
     }
     fraction = run.test_fraction or given.test_fraction
     return dataclasses.replace(run, **changed | {"test_fraction": fraction})
-
-
-# ---- The samplers ------------------------------------------------------------
-
-
-class Sampler(Component):
-    """Traits of an order of the training examples.
-
-    Attributes:
-      chooses_by_class: whether a batch's examples depend on their class, so
-        that each image must have one.
-    """
-
-    chooses_by_class: ClassVar[bool] = False
-
-
-class Shuffle(Sampler):
-    """A new random order of all examples in each epoch."""
-
-    name = "shuffle"
-    implementation = "tf_contrastive.datasets.sampler:shuffled"
-
-
-class ClassBalanced(Sampler):
-    """Batches with equally many examples of each class."""
-
-    name = "class_balanced"
-    implementation = "tf_contrastive.datasets.sampler:class_balanced"
-    chooses_by_class = True
-
-
-SAMPLERS: dict[str, type[Sampler]] = by_name([Shuffle, ClassBalanced])
-
-
-def sampler_option() -> Any:
-    """The option of the sampler."""
-    return Family(
-        kind="sampler",
-        members=SAMPLERS,
-        help="order of the training examples; class_balanced: batches with"
-        " equally many examples of each class (reads the data once per class)",
-    ).option(Shuffle())
 
 
 # ---- Options of a run --------------------------------------------------------
@@ -239,37 +190,22 @@ class Data:
     validation_fraction: float = option(
         0.0, "fraction of the training split to use for validation", maximum=0.9
     )
-    sampler: Sampler = sampler_option()
+    sampler: str = option(
+        "shuffle",
+        "order of the training examples; shuffle: a new random order in each"
+        " epoch; class_balanced: batches with equally many examples of each"
+        " class (reads the data once per class)",
+        choices=SAMPLERS,
+    )
     # Encoded examples.
     shuffle_buffer: int = argument(50_000, minimum=1)
-    # What several hosts share of a TFDS or TFRecord dataset; file: each reads
-    # its own files, and the order depends on the number of hosts; example, and
-    # always for class_balanced: each reads all of them; auto: file, if there
-    # are at least 8 for each host, else example.
-    input_sharding: str = argument("auto", choices=INPUT_SHARDINGS)
-    data_service: str = option(
-        "",
-        "grpc://HOST:PORT of a tf.data service that makes the views"
-        " (launch/data_service); empty: this machine",
-        check=matching(
-            r"grpc://[^/:\s]+:\d+",
-            "grpc://HOST:PORT, as launch/data_service prints it",
-        ),
-        identity=False,
-        per_host=True,
-    )
     cache: str = option(
         "auto",
         "what to keep in memory; auto: decoded images of one shape, up to 1"
-        " GiB; memory: no limit, and images of several shapes encoded; workers"
-        " of a data service keep nothing",
+        " GiB; memory: no limit, and images of several shapes encoded",
         choices=CACHES,
         family="data_options",
     )
-    # Size at which JPEG files of a folder or CSV file are decoded for training;
-    # auto: 1/2, 1/4 or 1/8, where every view's crop still has a view's pixels,
-    # which is faster; full: always the whole size.
-    decode_scale: str = argument("auto", choices=("auto", "full"))
     extra_channels: int | None = option(
         None,
         "channels of the dataset's feature `extra` to append to the views,"
@@ -283,20 +219,14 @@ class Data:
     )
 
     @property
+    def balances_classes(self) -> bool:
+        """Whether a batch's examples depend on their class; each needs one."""
+        return self.sampler == "class_balanced"
+
+    @property
     def channels(self) -> int:
         """Channels of a view, of resolved options."""
         return 3 + (self.extra_channels or 0)
-
-
-def check_data_service(address: str, sampler: Sampler) -> None:
-    """Raises `UserError` for an order that a data service cannot keep."""
-    if address and sampler.chooses_by_class:
-        raise UserError(
-            f"{arg('data_service')} does not keep the order of examples that"
-            f" {arg('sampler', sampler.label)} needs: set"
-            f" {arg('sampler', 'shuffle')}"
-            f" or remove {arg('data_service')}"
-        )
 
 
 def check_pod(workdir: str, data: Data) -> None:
@@ -314,32 +244,6 @@ def check_pod(workdir: str, data: Data) -> None:
                 f"{arg(name, path)}: the hosts of this TPU share no disk: use"
                 " gs://"
             )
-    if data.data_service:
-        raise UserError(
-            f"{arg('data_service', data.data_service)} is counted by Python,"
-            " which the other hosts of this TPU do not run: remove"
-            f" {arg('data_service')}"
-        )
-
-
-def check_pillow(data: Data, on_pod: bool) -> None:
-    """Raises `UserError` for images that only this process can decode."""
-    if data.data_service or on_pod:
-        others = "a data service" if data.data_service else "this TPU"
-        raise UserError(
-            f"{data.dataset} has images that Python decodes, such as WebP,"
-            f" TIFF or GIF, and the hosts of {others} do not run it: convert"
-            " them to JPEG or PNG"
-        )
-
-
-def check_sampler(sampler: Sampler, dataset: str, has_labels: bool) -> None:
-    """Raises `UserError` if a sampler lacks labels."""
-    if sampler.chooses_by_class and not has_labels:
-        raise UserError(
-            f"{arg('sampler', sampler.label)} needs one label per image, which"
-            f" {dataset} does not have: set {arg('sampler', 'shuffle')}"
-        )
 
 
 def check_encoder_channels(channels: int, dataset: str, present: int) -> None:

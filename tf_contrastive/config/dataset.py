@@ -5,24 +5,17 @@ some facts are known, too. A declaration names the function that opens it.
 """
 
 import dataclasses
-import glob
-import json
-import os
+import pathlib
 import re
 import typing
 from typing import Any, ClassVar, NamedTuple
 
-from tf_contrastive.base.errors import UserError, arg, did_you_mean
+from tf_contrastive.base.errors import UserError, did_you_mean
 from tf_contrastive.config.checks import matching
 from tf_contrastive.config.fields import module_of, option, problem
 
-# The file that each dataset has which TensorFlow Datasets has prepared.
-PREPARED_INFO = "dataset_info.json"
-_MAX_INFO = 1 << 26
-# Images of a packed file.
-PACK_FILE_IMAGES = 1000
-# Appended to the name where MNIST is not available.
-EMBEDDED_NOTE = " (digits instead of mnist)"
+# The classes of ImageNet-100, by WordNet's numbers.
+_IMAGENET100 = pathlib.Path(__file__).with_name("imagenet100.txt")
 
 
 # ---- Facts -------------------------------------------------------------------
@@ -36,17 +29,11 @@ class ChannelStatistics(NamedTuple):
 
 
 class Corrupted(NamedTuple):
-    """The corrupted version of a dataset, in TensorFlow Datasets.
-
-    Attributes:
-      name: of that dataset.
-      split: the only one that it has.
-      has_published_errors: whether AlexNet's errors on it, by which ImageNet-C
-        normalizes, are published.
-    """
+    """The corrupted version of a dataset, in TensorFlow Datasets."""
 
     name: str
-    split: str
+    split: str  # The only one that it has.
+    # Whether AlexNet's errors on it, by which ImageNet-C normalizes, are known.
     has_published_errors: bool = False
 
 
@@ -54,7 +41,6 @@ class Facts(NamedTuple):
     """What is known of images before they are read.
 
     Attributes:
-      classes: their number; None: unknown.
       side: of the images in pixels; None: it varies, or is unknown.
       statistics: over all pixels of the training split. (The common deviations
         of CIFAR-10, 0.2023, 0.1994, 0.2010, are means of the deviations of
@@ -64,7 +50,6 @@ class Facts(NamedTuple):
       corrupted: their corrupted version, if there is one.
     """
 
-    classes: int | None = None
     side: int | None = None
     statistics: ChannelStatistics | None = None
     flip: bool = True
@@ -75,43 +60,33 @@ def _gray(mean: float, std: float) -> ChannelStatistics:
     return ChannelStatistics((mean,) * 3, (std,) * 3)
 
 
-# As in torchvision. Others were computed from the original files.
+# As in torchvision.
 IMAGENET_STATISTICS = ChannelStatistics(
     (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 )
 # Of TensorFlow Datasets, by name without configuration and version.
 _PREPARED = {
     "imagenet2012": Facts(
-        1000,
         None,
         IMAGENET_STATISTICS,
         corrupted=Corrupted("imagenet2012_corrupted", "validation", True),
     ),
-    "imagenet2012_subset": Facts(1000),
-    "imagenet_resized": Facts(1000, 64),
-    "imagenette": Facts(10),
+    "imagenet_resized": Facts(64),
     "cifar10": Facts(
-        10,
         32,
         ChannelStatistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
         corrupted=Corrupted("cifar10_corrupted", "test"),
     ),
     "cifar100": Facts(
-        100,
         32,
         ChannelStatistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     ),
-    "mnist": Facts(10, 28, _gray(0.1307, 0.3081), flip=False),
-    "fashion_mnist": Facts(10, 28),
-    "kmnist": Facts(10, 28, flip=False),
-    "emnist": Facts(flip=False),
-    "svhn_cropped": Facts(10, 32, flip=False),
-    "stl10": Facts(10, 96),
-    "food101": Facts(101),
-    "oxford_iiit_pet": Facts(37),
-    "oxford_flowers102": Facts(102),
-    "places365_small": Facts(365),
-    "sun397": Facts(397),
+    "mnist": Facts(28, _gray(0.1307, 0.3081), flip=False),
+    "fashion_mnist": Facts(28),
+    "kmnist": Facts(28, flip=False),
+    "emnist": Facts(28, flip=False),
+    "svhn_cropped": Facts(32, flip=False),
+    "stl10": Facts(96),
 }
 
 
@@ -132,7 +107,6 @@ class DatasetDeclaration:
       facts: about its images.
       has_fixed_splits: whether `test_fraction` has no effect, and is refused.
         Otherwise it makes splits, here or in the dataset of the images.
-      has_features: whether `label_feature` and `image_feature` choose some.
     """
 
     name: ClassVar[str]
@@ -140,12 +114,13 @@ class DatasetDeclaration:
     opener: ClassVar[str]
     facts: ClassVar[Facts] = Facts()
     has_fixed_splits: ClassVar[bool] = True
-    has_features: ClassVar[bool] = False
 
     @classmethod
     def read(cls, name: str) -> "DatasetDeclaration":
         """Parses a name; `ValueError` with what is allowed."""
-        raise NotImplementedError
+        if name != cls.name:
+            raise ValueError(cls.name)
+        return cls()
 
 
 class Prepared(DatasetDeclaration):
@@ -153,16 +128,13 @@ class Prepared(DatasetDeclaration):
 
     name = form = "NAME"
     opener = "tf_contrastive.datasets.tfds_source:open_tfds"
-    has_features = True
 
     @classmethod
     def read(cls, name: str) -> "Prepared":
         """Parses NAME, NAME/CONFIG, NAME:VERSION or NAME/CONFIG:VERSION."""
         if not re.fullmatch(r"[A-Za-z]\w*(/[\w.\-]+)?(:[\d.*]+)?", name):
-            hint = path_with_scheme(name)
-            hint = f" (did you mean {hint}?)" if hint else ""
-            known = did_you_mean(dataset_family(name), DATASETS)
-            raise ValueError(f"{FORMS}{hint or known}")
+            hint = did_you_mean(dataset_family(name), DATASETS)
+            raise ValueError(f"{FORMS}{hint}")
         return cls()
 
 
@@ -182,25 +154,12 @@ class Own(DatasetDeclaration):
         return cls(name)
 
 
-@dataclasses.dataclass(frozen=True)
 class Digits(DatasetDeclaration):
     """1,797 handwritten digits of 8x8 pixels, embedded."""
 
     name = form = "digits"
     opener = "tf_contrastive.datasets.array_source:digits"
-    facts = Facts(10, 8, _gray(0.3058, 0.3761), flip=False)
-
-    classes: int = 10
-
-    @classmethod
-    def read(cls, name: str) -> "Digits":
-        """Parses `digits`, or `digits/C` for C classes."""
-        match = re.fullmatch(r"digits(?:/([1-9]\d{0,8}))?", name)
-        if not match:
-            raise ValueError(
-                "digits, or digits/C for C classes, such as digits/100"
-            )
-        return cls(int(match[1] or 10))
+    facts = Facts(8, _gray(0.3058, 0.3761), flip=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,21 +195,12 @@ class CSV(AtPath):
     has_fixed_splits = False
 
 
-class Packed(AtPath):
-    """What `datasets --pack` has made of another dataset."""
-
-    name = "packed"
-    form = "packed:FOLDER"
-    opener = "tf_contrastive.datasets.packing:packed"
-
-
 class TFRecord(AtPath):
     """tf.train.Example with an encoded image and a label."""
 
     name = "tfrecord"
     form = "tfrecord:GLOB"
     opener = "tf_contrastive.datasets.tfrecord:tfrecord"
-    has_features = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,24 +287,7 @@ class Cifar2(OfClasses):
     name = form = "cifar2"
     of = "cifar10"
     classes = ("cat", "dog")
-    facts = Facts(2, 32)
-
-
-_WORDNET_IDS = """
-n02869837 n01749939 n02488291 n02107142 n13037406 n02091831 n04517823 n04589890
-n03062245 n01773797 n01735189 n07831146 n07753275 n03085013 n04485082 n02105505
-n01983481 n02788148 n03530642 n04435653 n02086910 n02859443 n13040303 n03594734
-n02085620 n02099849 n01558993 n04493381 n02109047 n04111531 n02877765 n04429376
-n02009229 n01978455 n02106550 n01820546 n01692333 n07714571 n02974003 n02114855
-n03785016 n03764736 n03775546 n02087046 n07836838 n04099969 n04592741 n03891251
-n02701002 n03379051 n02259212 n07715103 n03947888 n04026417 n02326432 n03637318
-n01980166 n02113799 n02086240 n03903868 n02483362 n04127249 n02089973 n03017168
-n02093428 n02804414 n02396427 n04418357 n02172182 n01729322 n02113978 n03787032
-n02089867 n02119022 n03777754 n04238763 n02231487 n03032252 n02138441 n02104029
-n03837869 n03494278 n04136333 n03794056 n03492542 n02018207 n04067472 n03930630
-n03584829 n02123045 n04229816 n02100583 n03642806 n04336792 n03259280 n02116738
-n02108089 n03424325 n01855672 n02090622
-"""
+    facts = Facts(32)
 
 
 class ImageNet100(OfClasses):
@@ -362,16 +295,14 @@ class ImageNet100(OfClasses):
 
     name = form = "imagenet100"
     of = "imagenet2012"
-    classes = tuple(_WORDNET_IDS.split())
-    facts = Facts(100)
+    classes = tuple(_IMAGENET100.read_text().split())
 
 
 @dataclasses.dataclass(frozen=True)
 class Subset(WithOptions):
     """A class-balanced fraction of the training split (SimCLR, B.5).
 
-    Other splits are unchanged. 1 % and 10 % of imagenet2012 are those of
-    imagenet2012_subset, if it is prepared.
+    Other splits are unchanged.
     """
 
     name = "subset"
@@ -397,7 +328,7 @@ class MultiDigits(WithOptions):
     name = "multidigits"
     form = "multidigits:count=4,placement=grid"
     opener = "tf_contrastive.datasets.digit_canvases:multidigits"
-    facts = Facts(10, flip=False)
+    facts = Facts(flip=False)
 
     count: int = option(1, "digits per image", minimum=1, maximum=64)
     digit: int = option(28, "side of a digit in pixels", minimum=4)
@@ -474,11 +405,6 @@ class DigitOnImage(WithOptions):
         "the label: the image's class, or the digit's",
         choices=("image", "digit"),
     )
-    blend: str = option(
-        "add",
-        "add: the clipped sum of the two; max: the maximum",
-        choices=("add", "max"),
-    )
     digit: int = option(
         0,
         "side of a digit in pixels; 0: an eighth of the image's side, and at"
@@ -533,14 +459,12 @@ class KBits(WithOptions):
 
 # ---- The datasets ------------------------------------------------------------
 
-# In the order of lists.
 DATASETS: dict[str, type[DatasetDeclaration]] = {
     declared.name: declared
     for declared in (
         Digits,
         Folder,
         CSV,
-        Packed,
         TFRecord,
         Own,
         Prepared,
@@ -555,15 +479,6 @@ DATASETS: dict[str, type[DatasetDeclaration]] = {
 }
 _OWN = [x for x in DATASETS.values() if not issubclass(x, WithOptions)]
 _MADE = [x.name for x in DATASETS.values() if issubclass(x, WithOptions)]
-# Datasets that must not be mirrored.
-NOT_FLIPPED = [
-    name
-    for name, known in (
-        *((name, each.facts) for name, each in DATASETS.items()),
-        *_PREPARED.items(),
-    )
-    if not known.flip
-]
 # What a name may be.
 FORMS = (
     f"{', '.join(x.form for x in _OWN)} of TensorFlow Datasets, or one of"
@@ -578,9 +493,10 @@ def _declaration(name: str) -> type[DatasetDeclaration]:
 
 def read(name: str) -> DatasetDeclaration:
     """Returns a dataset's declaration, with what its name says."""
-    if allowed := dataset_name(name):
-        raise UserError(f"dataset {name}: must be {allowed}")
-    return _declaration(name).read(name)
+    try:
+        return _declaration(name).read(name)
+    except ValueError as error:
+        raise UserError(f"dataset {name}: must be {error}") from error
 
 
 def dataset_name(value: str) -> str | None:
@@ -590,39 +506,6 @@ def dataset_name(value: str) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def path_with_scheme(path: str) -> str | None:
-    """Returns the dataset at a path, if there is any, as an option's value."""
-    if os.path.isfile(path):
-        is_records = ".tfrec" in os.path.basename(path)
-        return f"{(TFRecord if is_records else CSV).name}:{path}"
-    if not os.path.isdir(path):
-        return None
-    for below in ("", "*", "*/*"):
-        place = os.path.join(glob.escape(os.path.abspath(path)), below)
-        for info in glob.glob(os.path.join(place, PREPARED_INFO)):
-            with open(info, "rb") as file:
-                if found := prepared_at(info, file.read(_MAX_INFO)):
-                    name, root = found
-                    return f"{name} with {arg('data_dir', root)}"
-    return f"{Folder.name}:{path}"
-
-
-def prepared_at(info: str, content: bytes) -> tuple[str, str] | None:
-    """Returns (name, data_dir) of a prepared dataset.
-
-    Args:
-      info: the path of its `PREPARED_INFO`.
-      content: of that file.
-    """
-    *parts, _, _ = info.split("/")  # All but the version, and the file.
-    try:
-        base = json.loads(content)["name"]
-        at = len(parts) - 1 - parts[::-1].index(base)
-    except (ValueError, KeyError, TypeError):
-        return None
-    return "/".join(parts[at:]), "/".join(parts[:at])
 
 
 def dataset_family(name: str) -> str:

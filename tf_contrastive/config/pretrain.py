@@ -10,8 +10,6 @@ from tf_contrastive.config.data import (
     DEFAULT_IMAGE_SIZE,
     Data,
     Reading,
-    check_data_service,
-    check_sampler,
 )
 from tf_contrastive.config.encoder import (
     EncoderDeclaration,
@@ -101,7 +99,6 @@ class Pretrain(Command):
                 f" cannot be compiled: set {arg('xla', 'off')}"
             )
         self.check_replicas(max(replicas, 1))
-        check_data_service(self.data.data_service, self.data.sampler)
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
@@ -184,7 +181,7 @@ class Pretrain(Command):
                 f" image: use {', '.join(takers)}"
             )
         for name, value, off in (
-            ("sampler", self.data.sampler.label, "shuffle"),
+            ("sampler", self.data.sampler, "shuffle"),
             ("mixup_alpha", self.views.mixup_alpha, 0),
             ("cutmix_alpha", self.views.cutmix_alpha, 0),
         ):
@@ -207,10 +204,10 @@ class Pretrain(Command):
                 f" {arg('loss', self.loss.label)} does not take: set"
                 f" {arg('loss', ' or '.join(takers))}, or {arg(name, 0)}"
             )
-        if self.data.sampler.chooses_by_class:
+        if self.data.balances_classes:
             raise UserError(
                 f"{given} mixes each image with its neighbour in the batch,"
-                f" which {arg('sampler', self.data.sampler.label)} chooses by"
+                f" which {arg('sampler', self.data.sampler)} chooses by"
                 " class:"
                 f" set {arg('sampler', 'shuffle')} or {arg(name, 0)}"
             )
@@ -235,12 +232,17 @@ class Pretrain(Command):
             )
         if not multi_label:
             check_labels(self.loss, dataset, has_labels)
-            check_sampler(self.data.sampler, dataset, has_labels)
+            if self.data.balances_classes and not has_labels:
+                raise UserError(
+                    f"{arg('sampler', self.data.sampler)} needs a label of each"
+                    f" image, and {dataset} has none: set"
+                    f" {arg('sampler', 'shuffle')}"
+                )
             return
         for name, value, off in (
             ("cross_entropy_weight", weight, 0),
             ("online_knn_size", self.probe.online_knn_size, 0),
-            ("sampler", self.data.sampler.label, "shuffle"),
+            ("sampler", self.data.sampler, "shuffle"),
             ("mixup_alpha", self.views.mixup_alpha, 0),
             ("cutmix_alpha", self.views.cutmix_alpha, 0),
         ):

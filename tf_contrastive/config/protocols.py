@@ -184,8 +184,8 @@ class Head(ProtocolDeclaration):
     needs_labels = True
 
 
-# Of `finetune_lists`: labels are drawn.
-DRAWN = "drawn"
+# Of `finetune_lists`.
+PUBLISHED, DRAWN = "published", "drawn"
 # The options that `linear_recipe` sets.
 LINEAR_RECIPES: dict[str, dict[str, Any]] = {
     # Appendix B.6: Nesterov momentum, which is the default.
@@ -402,11 +402,11 @@ class Finetune(ProtocolDeclaration):
     )
     scratch: bool = option(True, "also train a random encoder, for comparison")
     lists: str = option(
-        "",
-        "SimCLR's lists of 1 % and 10 % of ImageNet's training images: the"
-        " folder of 1percent.txt and 10percent.txt; empty: the prepared"
-        f" imagenet2012_subset, for imagenet2012; {DRAWN}: drawn, as for"
-        " other data and fractions, the same number of each class",
+        PUBLISHED,
+        "the labels of 1 % and 10 % of imagenet2012: those of SimCLR's lists,"
+        " from the prepared imagenet2012_subset; or drawn, as for other data"
+        " and fractions, the same number of each class",
+        choices=(PUBLISHED, DRAWN),
     )
     optimizer: str = option(
         "auto",
@@ -419,7 +419,7 @@ class Finetune(ProtocolDeclaration):
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
         values = super().hyperparameters()
-        # Where the lists are changes nothing; results say which they have.
+        # Results say which labels they have.
         del values["lists"]
         return values
 

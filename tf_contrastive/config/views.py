@@ -10,7 +10,7 @@ from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
 from tf_contrastive.config.components import Component, Family, by_name
-from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
+from tf_contrastive.config.dataset import facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import argument, module_of, option
 
@@ -88,8 +88,8 @@ class Crop(_Cropped):
 
     flip: bool = option(
         True,
-        "flip half of the views horizontally; auto: true, but not for"
-        f" {', '.join(NOT_FLIPPED)}",
+        "flip half of the views horizontally; auto: true, but not for datasets"
+        " of digits and letters",
     )
 
 

@@ -3,19 +3,14 @@
 `pipeline` makes training and evaluation batches of them.
 """
 
+from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets.array_source import from_arrays
 from tf_contrastive.datasets.color_statistics import channel_statistics
 from tf_contrastive.datasets.contact_sheet import contact_sheet
-from tf_contrastive.datasets.data_service import DataService
 from tf_contrastive.datasets.decoding import without_python
 from tf_contrastive.datasets.folders import find_images
 from tf_contrastive.datasets.image_files import from_paths
-from tf_contrastive.datasets.opening import (
-    from_folder,
-    load,
-    name_unreadable,
-    source,
-)
+from tf_contrastive.datasets.opening import load, name_unreadable, source
 from tf_contrastive.datasets.overlap import (
     Seen,
     check_disjoint,
@@ -23,7 +18,6 @@ from tf_contrastive.datasets.overlap import (
     find_seen,
 )
 from tf_contrastive.datasets.own_data import from_dataset
-from tf_contrastive.datasets.packing import pack
 from tf_contrastive.datasets.pipeline import (
     ViewMaker,
     evaluation_batches,
@@ -37,9 +31,9 @@ from tf_contrastive.datasets.sampler import Order, steps_per_epoch
 from tf_contrastive.datasets.source import Info, Source, check_scorable
 
 __all__ = [
-    "DataService",
     "Info",
     "Order",
+    "Reading",
     "Seen",
     "Source",
     "ViewMaker",
@@ -54,12 +48,10 @@ __all__ = [
     "find_seen",
     "from_arrays",
     "from_dataset",
-    "from_folder",
     "from_paths",
     "in_memory",
     "load",
     "name_unreadable",
-    "pack",
     "part_size",
     "source",
     "steps_per_epoch",

@@ -28,10 +28,8 @@ def from_arrays(
     Args:
       images: [n, h, w], [n, h, w, 1] or [n, h, w, 3]; uint8, or float in
         [0, 1]. One channel is tiled to 3.
-      labels: int [n], at least 0; names [n]; or one-hot [n, C]. None without
-        labels.
-      label_names: a name per class; of labels that are names, in this order
-        (None: sorted).
+      labels: int [n], at least 0. None without labels.
+      label_names: a name per class.
       extra: channels that must not be augmented, numbers [n, k] or, with as
         many pixels as the views, [n, S, S, k]; they follow the views' channels.
       name, split: for messages.
@@ -66,11 +64,10 @@ def from_arrays(
     names = tuple(label_names or ())
     num_classes, extra_channels = None, 0
     if labels is not None:
-        classes, names, least = _classes(
-            np.asarray(labels), names, rows, unlabelled
-        )
-        arrays["label"] = classes
-        num_classes = len(names) or max(least, int(classes.max()) + 1)
+        classes = np.asarray(labels)
+        check_labels(classes, names, rows, unlabelled)
+        arrays["label"] = classes.astype(np.int64)
+        num_classes = len(names) or int(classes.max()) + 1
     if extra is not None:
         channels = np.asarray(extra)
         if channels.ndim not in (2, 4) or len(channels) != rows:
@@ -94,32 +91,14 @@ def from_arrays(
     return in_memory(arrays, lambda record: record, info, decoded=True)
 
 
-def _classes(
+def check_labels(
     labels: np.ndarray, names: tuple[str, ...], rows: int, unlabelled: bool
-) -> tuple[np.ndarray, tuple[str, ...], int]:
-    """Returns (class numbers int64 [n], names, least number of classes).
-
-    Raises:
-      UserError: for labels of another form.
-    """
-    least = len(names)
-    if labels.dtype.kind in "OU":
-        names = names or tuple(np.unique(labels.astype(str)).tolist())
-        if unknown := {*labels.tolist()} - {*names}:
-            raise errors.UserError(
-                f"label {next(iter(unknown))!r} is not one of the {len(names)}"
-                " label names: pass the names of all classes"
-            )
-        number = {name: i for i, name in enumerate(names)}
-        labels = np.array([number[name] for name in labels.tolist()])
-    elif labels.ndim == 2 and labels.dtype.kind in "biuf":
-        is_one = labels == 1
-        if ((labels == 0) | is_one).all() and (is_one.sum(axis=1) == 1).all():
-            labels, least = is_one.argmax(axis=1), labels.shape[1]
+) -> None:
+    """Raises `UserError` for labels that are not integers of `rows` images."""
     if labels.shape != (rows,) or labels.dtype.kind not in "iu":
         raise errors.UserError(
             f"labels of type {labels.dtype} and shape {list(labels.shape)}:"
-            f" pass integers or names [{rows}], one per image, or one-hot rows"
+            f" pass integers [{rows}], one per image"
         )
     smallest, largest = labels.min(), labels.max()
     allowed = -1 if unlabelled else 0
@@ -128,18 +107,15 @@ def _classes(
             f"labels between {smallest} and {largest}: pass labels of at least"
             f" {allowed}, and below the number of label names"
         )
-    return labels.astype(np.int64), names, least
 
 
 def digits(name: str, options: Digits, split: str, access: Access) -> Source:
     """Returns scikit-learn's 1,797 handwritten digits of 8x8 pixels.
 
     Ordered by class, every fifth is in the test split (360), the others in the
-    training split (1,437). `digits/C` has C classes: if C is more than ten, ten
-    evenly spread classes have examples; if less, some hold several digits.
+    training split (1,437).
     """
-    del access
-    classes = options.classes
+    del options, access
     from sklearn import datasets as sklearn_datasets
 
     data = sklearn_datasets.load_digits()
@@ -151,15 +127,12 @@ def digits(name: str, options: Digits, split: str, access: Access) -> Source:
     if base == "train":
         rows = np.setdiff1d(by_class, rows)
     rows = rows[slice(*split_spec.bounds(split, len(rows)))]
-    labels = data.target[rows]
-    labels = labels * classes // 10 if classes >= 10 else labels % classes
     source = from_arrays(
         data.images[rows] / 16,  # Grey levels are 0..16.
-        labels,
-        tuple(map(str, range(classes))),
+        data.target[rows],
+        tuple(map(str, range(10))),
         name=name,
         split=split,
     )
-    # Of whatever classes, they are the same images.
     digests = split_spec.numbered(Digits.name, rows)
     return dataclasses.replace(source, digests=digests)

@@ -35,8 +35,8 @@ FORMATS = tuple(_FORMATS)
 JPEG_START, PNG_START = b"\xff\xd8\xff", b"\x89PNG"
 # Start and length of the sides in a PNG; both have four bytes.
 _PNG_SIZE = (16, 8)
-# Of an image in a record. Files have `max_image_pixels`.
-_MAX_PIXELS = 2**27
+# Of an image that is decoded.
+MAX_PIXELS = 2**27
 # Whether graphs may call Pillow; see `without_python`.
 _graphs = {"python": True}
 
@@ -129,7 +129,7 @@ def pillow(contents: tf.Tensor, turn: bool = False) -> tf.Tensor:
 def without_python() -> Iterator[None]:
     """Keeps Pillow out of the graphs that are made in this context.
 
-    The workers of a data service and the hosts of a TPU pod have no Python.
+    The hosts of a TPU pod have no Python.
     """
     before = _graphs["python"]
     _graphs["python"] = False
@@ -157,10 +157,7 @@ def decode_jpeg(
         # As Pillow does. The faster transform overflows, from white to black,
         # where neighbours are black and white.
         return tf.io.decode_jpeg(
-            contents,
-            channels=3,
-            ratio=2**number,
-            dct_method="INTEGER_ACCURATE",
+            contents, channels=3, ratio=2**number, dct_method="INTEGER_ACCURATE"
         )
 
     if halvings is None:
@@ -225,8 +222,8 @@ def decode(contents: tf.Tensor) -> tf.Tensor:
 def _check_size(size: tf.Tensor) -> tf.Operation:
     """Fails for an image, of sides int32 [2], of too many pixels."""
     pixels = tf.reduce_prod(tf.cast(size, tf.int64))
-    text = [f"the image has more than {_MAX_PIXELS} pixels"]
-    return tf.debugging.Assert(pixels <= _MAX_PIXELS, text)
+    text = [f"the image has more than {MAX_PIXELS} pixels"]
+    return tf.debugging.Assert(pixels <= MAX_PIXELS, text)
 
 
 def decode_record(record: Record) -> Record:

@@ -70,19 +70,15 @@ def describe(source: Source, classes: Classes | None) -> Rows:
         rows["unreadable"] = ", ".join(info.bad_images[:_NAMED])
     rows["copies"] = None if source.files is None else "not compared"
     if copies := overlap.find_copies(source):
-        names = f" ({copies.names})" * bool(copies.names)
-        rows["copies"] = f"{copies.number:,}{names}"
+        number, names = copies
+        rows["copies"] = f"{number:,}" + f" ({names})" * bool(names)
     return rows
 
 
 def _sizes(sizes: np.ndarray, names: tuple[str, ...]) -> list[str]:
-    """Lists classes with their sizes; of many the largest and the smallest."""
-    order = np.arange(len(sizes))
-    others, half = len(sizes) - _LISTED, _LISTED // 2
-    if others > 0:
-        order = np.argsort(-sizes, kind="stable")
-        order = np.concatenate([order[:half], order[-half:]])
+    """Lists the largest classes with their sizes."""
+    order = np.argsort(-sizes, kind="stable")[:_LISTED]
     lines = [f"{names[i] if names else i}: {sizes[i]:,}" for i in order]
-    if others > 0:
-        lines.insert(half, f"and {others:,} more of these sizes or between")
+    if len(sizes) > _LISTED:
+        lines.append(f"and {len(sizes) - _LISTED:,} smaller ones")
     return lines

@@ -4,7 +4,6 @@ Chen, Luo and Li 2021, section 5.
 """
 
 import dataclasses
-import functools
 import itertools
 import zlib
 from typing import NamedTuple
@@ -12,13 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
-from tf_contrastive.config.dataset import (
-    EMBEDDED_NOTE,
-    DigitOnImage,
-    Digits,
-    MultiDigits,
-)
+from tf_contrastive.base import errors
+from tf_contrastive.config.dataset import DigitOnImage, MultiDigits
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.random_bits import FOR_DIGITS, hashed
 from tf_contrastive.datasets.source import (
@@ -28,7 +22,6 @@ from tf_contrastive.datasets.source import (
     Source,
     in_memory,
 )
-from tf_contrastive.datasets.subsets import note_of
 
 _SIDE = 28
 _NAMES = tuple(map(str, range(10)))
@@ -44,27 +37,15 @@ class _Images(NamedTuple):
 
     images: tf.Tensor  # uint8 [n, 28, 28], white on black.
     labels: np.ndarray  # int64 [n].
-    note: str  # Suffix for the name of a dataset that shows them.
-
-
-@functools.cache
-def _warn_embedded(reason: str) -> None:
-    terminal.warning(
-        "the 1,797 embedded digits, enlarged to 28x28, replace MNIST"
-        f" ({reason})"
-    )
 
 
 def _read(split: str, access: Access, first: int = 0) -> _Images:
-    """Reads digits of MNIST, or the embedded ones if it is not prepared.
+    """Reads digits of MNIST; `first` is their number, in TFDS's order; 0: all.
 
-    `first` is their number, in the order of TFDS; 0: all.
+    Raises:
+      UserError: if MNIST is not prepared, or has fewer.
     """
-    try:
-        source, note = access.open("mnist", split), ""
-    except errors.AbsentDataError as error:
-        _warn_embedded(str(error))
-        source, note = access.open(Digits.name, split), EMBEDDED_NOTE
+    source = access.open("mnist", split)
     count = source.info.num_examples
     if first > count:
         raise errors.UserError(
@@ -74,17 +55,12 @@ def _read(split: str, access: Access, first: int = 0) -> _Images:
     if first:
         source = source.select(np.arange(first))
 
-    @tf.autograph.experimental.do_not_convert
-    def gray(record: Record) -> tuple[tf.Tensor, tf.Tensor]:
-        example = source.decode(record)
-        return _resized(example["image"][..., 0], _SIDE), example["label"]
-
-    rows = source.records.map(gray, tf.data.AUTOTUNE, deterministic=True)
-    images, labels = zip(*rows.batch(1024).as_numpy_iterator(), strict=True)
+    batches = list(source.examples().batch(1024).as_numpy_iterator())
+    images = np.concatenate([batch["image"][..., 0] for batch in batches])
+    labels = np.concatenate([batch["label"] for batch in batches])
     # On the host, see `in_memory`.
     with tf.device("CPU:0"):
-        tensor = tf.convert_to_tensor(np.concatenate(images))
-    return _Images(tensor, np.concatenate(labels), note)
+        return _Images(tf.convert_to_tensor(images), labels)
 
 
 def _resized(digit: tf.Tensor, side: int | tf.Tensor) -> tf.Tensor:
@@ -144,7 +120,7 @@ def multidigits(
         return {"image": image, "label": record["label"]}
 
     info = Info(
-        name + digits.note,
+        name,
         split,
         stop - start,
         len(_NAMES),
@@ -191,10 +167,6 @@ def digit_on_image(
     """Images of another dataset with a digit at nine places."""
     inner = access.open(options.of, split)
     decode_inner = inner.decode  # Alone, as in `random_bits`.
-    if split_spec.parse(split)[0] == "train":
-        digits = _read("train", access, options.unique)
-    else:
-        digits = _read("test", access)
     shape = inner.info.image_shape
     if shape:
         shorter = min(shape[:2])
@@ -205,6 +177,11 @@ def digit_on_image(
                 f" into images of {shape[0]}x{shape[1]}: set digit={largest} or"
                 " less"
             )
+
+    if split_spec.parse(split)[0] == "train":
+        digits = _read("train", access, options.unique)
+    else:
+        digits = _read("test", access)
 
     def which(record: Record) -> tf.Tensor:
         count = len(digits.labels)
@@ -217,15 +194,10 @@ def digit_on_image(
         digit = tf.gather(digits.images, which(record))
         layer = _nine_times(digit, tf.shape(image), options.digit)
         layer = layer[..., tf.newaxis]
-        if options.blend == "max":
-            blended = tf.maximum(image, layer)
-        else:
-            blended = image + tf.minimum(layer, 255 - image)
+        blended = image + tf.minimum(layer, 255 - image)  # The clipped sum.
         return example | {"image": tf.ensure_shape(blended, image.shape)}
 
-    info = dataclasses.replace(
-        inner.info, name=name + (digits.note or note_of(inner))
-    )
+    info = dataclasses.replace(inner.info, name=name)
     source = dataclasses.replace(inner, decode=decode, info=info, decoded=False)
     if options.label == "image":
         return source

@@ -7,21 +7,13 @@ two ways is refused.
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.dataset import Folder
 from tf_contrastive.datasets import decoding, image_files, paths, split_spec
-from tf_contrastive.datasets.listing import (
-    OWN,
-    Listing,
-    counts,
-    extension,
-    few,
-    table,
-)
+from tf_contrastive.datasets.listing import OWN, Listing, extensions, few, table
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"use PATH/SPLIT/CLASS/IMAGE or PATH/CLASS/IMAGE, {OWN}"
@@ -37,20 +29,6 @@ _UNLABELLED = {"unlabelled", "unlabeled"}
 _SHARDS = (".parquet", ".tar", "_stats.json")
 
 
-class Tree(NamedTuple):
-    """The names of files in a folder, at any depth.
-
-    Attributes:
-      images: sorted.
-      others: that are no images.
-      hidden: files and folders that are left out.
-    """
-
-    images: list[str]
-    others: list[str]
-    hidden: list[str]
-
-
 # ---- Reading folders ---------------------------------------------------------
 
 
@@ -58,11 +36,10 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name in _SYSTEM
 
 
-def _contents(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yields each folder's name from the root, its folders and its files.
+def _contents(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields each folder's name from the root, and its files, without hidden.
 
-    The names of folders that the caller removes from their list are not
-    visited; nor are local folders that come twice, which links lead to.
+    Local folders that come twice, which links lead to, are visited once.
     """
     local = files.local_path(root)
     if local is None:
@@ -71,71 +48,63 @@ def _contents(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
         walked = os.walk(local, onerror=_raise, followlinks=True)
     here, seen = os.path.realpath(local or "/"), set()
     for folder, names, others in walked:
-        names[:] = sorted(name.rstrip("/") for name in names)
-        for name in list(names) if local else ():
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                real = os.path.realpath(path)
-                above = os.path.commonpath([here, real])
-                if above in (here, real) or real in seen:
-                    names.remove(name)
-                seen.add(real)
         below = folder[len(local or root) :].strip("/")
-        yield below, names, sorted(filter(None, others))
+        if any(map(_is_hidden, filter(None, below.split("/")))):
+            continue  # Object stores are walked as a whole.
+        kept = sorted(n.rstrip("/") for n in names if not _is_hidden(n))
+        names.clear()
+        for name in kept:
+            path = os.path.join(folder, name)
+            if local and os.path.islink(path):
+                real = os.path.realpath(path)
+                is_inside = os.path.commonpath([here, real]) in (here, real)
+                if is_inside or real in seen:
+                    continue
+                seen.add(real)
+            names.append(name)
+        yield below, [n for n in others if n and not _is_hidden(n)]
 
 
 def _raise(error: OSError) -> None:
     raise error
 
 
-def walk(root: str) -> Tree:
-    """Lists the images in a folder, without what is hidden or a system's.
+def walk(root: str) -> tuple[list[str], list[str]]:
+    """Lists a folder, without what is hidden or a system's.
+
+    Returns:
+      (names of images at any depth, sorted; names of other files).
 
     Raises:
       UserError: for an image whose name is not UTF-8.
     """
-    tree = Tree([], [], [])
-    for folder, names, others in _contents(root):
-        if any(map(_is_hidden, filter(None, folder.split("/")))):
-            continue  # Object stores are walked as a whole.
-        tree.hidden.extend(filter(_is_hidden, [*names, *others]))
-        names[:] = [name for name in names if not _is_hidden(name)]
-        for name in others:
-            if not _is_hidden(name):
-                found = tree.images if decoding.is_image(name) else tree.others
-                found.append(os.path.join(folder, name))
-    tree.images.sort()
+    images: list[str] = []
+    others: list[str] = []
+    for folder, names in _contents(root):
+        for name in names:
+            found = images if decoding.is_image(name) else others
+            found.append(os.path.join(folder, name))
+    images.sort()
     try:
-        "\n".join(tree.images).encode()
+        "\n".join(images).encode()
     except UnicodeEncodeError as error:
         bad = error.object[: error.start].rpartition("\n")[2]
         raise errors.UserError(
             f"{root}: the name of an image, which starts with {bad!r}, is not"
             " UTF-8: rename it"
         ) from None
-    return tree
+    return images, others
 
 
 def find_images(path: str) -> list[str]:
-    """Returns the image files at a path: itself, or those in a folder.
-
-    Raises:
-      UserError: if there are none.
-    """
+    """Returns the image files in a folder, or a path that is none."""
     path = os.path.expanduser(path)
     if not tf.io.gfile.isdir(path):
-        if not tf.io.gfile.exists(path):
-            raise errors.UserError(f"there is no file or folder {path}")
         return [path]
-    images = [os.path.join(path, name) for name in walk(path).images]
-    if not images:
-        raise errors.UserError(
-            f"{path} has no images: use {', '.join(decoding.formats())} files"
-        )
-    return images
+    return [os.path.join(path, name) for name in walk(path)[0]]
 
 
-# ---- Splits ------------------------------------------------------------------
+# ---- Splits and classes ------------------------------------------------------
 
 
 def _top(name: str) -> str:
@@ -146,47 +115,40 @@ def _top(name: str) -> str:
 def _splits(name: str, path: str, images: list[str]) -> dict[str, str]:
     """Returns folder -> split of the splits; {"": "train"} without folders."""
     tops = sorted({*map(_top, images)} - {""})
-    known = [top for top in tops if split_spec.meaning(top)]
-    others = [top for top in tops if top not in known]
+    splits = {top: word for top in tops if (word := split_spec.meaning(top))}
+    others = [top for top in tops if top not in splits]
     if alike := split_spec.look_alikes(others):
         raise errors.UserError(
             f"{name}: the folders {few(alike)} in {path} look like splits: name"
             " them train, test or validation, or, if they are classes,"
             " without these words"
         )
-    if not known:
+    if not splits:
         return {"": "train"}
+    first, *more = splits
     others += [image for image in images if "/" not in image]
-    splits = {top: split_spec.meaning(top) or "" for top in known}
-    if others or len({*splits.values()}) < len(known):
+    if others or len({*splits.values()}) < len(splits):
         raise errors.UserError(
-            f"{name}: beside the split {known[0]} are other folders of images,"
-            f" {few([*known[1:], *others])}: use a folder for each split alone,"
-            f" or, if all are classes, rename {known[0]}, such as to"
-            f" {known[0]}_"
+            f"{name}: beside the split {first} are other folders of images,"
+            f" {few([*more, *others])}: use a folder for each split alone,"
+            f" or, if all are classes, rename {first}, such as to {first}_"
         )
     return splits
 
 
-# ---- Classes -----------------------------------------------------------------
-
-
-def _not_classes(
-    name: str, by_split: dict[str, set[str]], folders: set[tuple[str, str]]
-) -> dict[str, str]:
+def _not_classes(name: str, folders: set[tuple[str, str]]) -> dict[str, str]:
     """Returns split -> its only folder, of splits for which that is no class.
 
     It is one if another split has it beside other classes.
 
     Args:
       name: of the dataset.
-      by_split: the folders of each split; "" if it has images directly.
       folders: (split, name from its folder) of those that hold images.
 
     Raises:
       UserError: for splits in classes, or classes in the only folder.
     """
-    below: dict[tuple[str, str], set[str]] = {}
+    below: dict[str, dict[str, set[str]]] = {}
     for split, folder in folders:
         top, *deeper = folder.split("/")
         if any(map(split_spec.meaning, deeper)):
@@ -194,17 +156,18 @@ def _not_classes(
                 f"{name}: the folder {folder} is named like a split inside of"
                 f" another one: {_FORM}"
             )
-        below.setdefault((split, top), set()).update(deeper[:1])
-    several = {x for tops in by_split.values() if len(tops) > 1 for x in tops}
+        below.setdefault(split, {}).setdefault(top, set()).update(deeper[:1])
+    several = {x for tops in below.values() if len(tops) > 1 for x in tops}
     only = {}
-    for split, (top, *others) in by_split.items():
-        if top and not others and top not in several:
-            only[split] = top
-            if len(inner := below[split, top]) > 1:
-                raise errors.UserError(
-                    f"{name}: all images of {split} are in {top}, in folders"
-                    f" {few(sorted(inner))}: {_FORM}, from that folder on"
-                )
+    for split, tops in below.items():
+        if len(tops) > 1 or several.union([""]).issuperset(tops):
+            continue
+        ((only[split], inner),) = tops.items()
+        if len(inner) > 1:
+            raise errors.UserError(
+                f"{name}: all images of {split} are in {only[split]}, in"
+                f" folders {few(sorted(inner))}: {_FORM}, from that folder on"
+            )
     return only
 
 
@@ -217,58 +180,51 @@ def _list(name: str, path: str) -> Listing:
     Raises:
       UserError: for a tree of another form.
     """
-    tree = walk(path)
-    heic = decoding.lacking(tree.others)
-    left_out = counts(map(extension, tree.others))
-    if not tree.images:
+    images, others = walk(path)
+    heic = decoding.lacking(others)
+    left_out = extensions(others) + heic
+    if not images:
         raise errors.UserError(
-            f"{name}: no images under {path} ({left_out or 'no files'}{heic}):"
+            f"{name}: no images under {path} ({left_out or 'no files'}):"
             f" {_FORM}, or tfrecord:PATH for TFRecords"
         )
-    if left_out:
-        text = f"{name}: files that are not read: {left_out}{heic}"
-        if heic:
-            terminal.warning(text)
-        else:
-            terminal.info(text, once=True)
-    splits = _splits(name, path, tree.images)
+    if heic:
+        terminal.warning(f"{name}: files that are not read: {left_out}")
+    splits = _splits(name, path, images)
     names, of_split, labels = [], [], []
     folders = set()
-    by_split: dict[str, set[str]] = {}
-    for image in tree.images:
+    for image in images:
         top = "" if "" in splits else _top(image)
-        split, inside = splits[top], image[len(top) :].lstrip("/")
-        label = _top(inside)
+        inside = image[len(top) :].lstrip("/")
         names.append(inside)
-        of_split.append(split)
-        labels.append("" if label.lower() in _UNLABELLED else label)
-        by_split.setdefault(split, set()).add(label)
-        folders.add((split, os.path.dirname(inside)))
-    shards = {x.removesuffix(end) for x in tree.others for end in _SHARDS}
-    if shards := shards.intersection(set().union(*by_split.values())):
+        of_split.append(splits[top])
+        labels.append(_top(inside))
+        folders.add((splits[top], os.path.dirname(inside)))
+    shards = {x.removesuffix(end) for x in others for end in _SHARDS}
+    if shards.intersection(labels):
         raise errors.UserError(
             f"{name}: {few(sorted(shards))} in {path} are shards, beside files"
             " of the same name, and no classes: list their images in csv:PATH"
         )
-    if only := _not_classes(name, by_split, folders):
-        labels = [
-            "" if only.get(split) == label else label
-            for split, label in zip(of_split, labels, strict=True)
-        ]
+    only = _not_classes(name, folders)
+    labels = [
+        ""
+        if label.lower() in _UNLABELLED or only.get(split) == label
+        else label
+        for split, label in zip(of_split, labels, strict=True)
+    ]
     rows = table(
         {
             "path": paths.mapped(
                 lambda image: os.path.join(path, image),
-                paths.array_of(tree.images),
+                paths.array_of(images),
             ),
             "name": paths.array_of(names),
             "label": paths.array_of(labels),
             "split": paths.array_of(of_split),
         }
     )
-    hidden = counts(tree.hidden)
-    found = {"left_out": ", ".join(filter(None, (left_out, hidden)))}
-    return Listing(path, rows, found, is_mixed=True)
+    return Listing(path, rows, {"left_out": left_out}, is_mixed=True)
 
 
 def open_folder(
@@ -282,5 +238,4 @@ def open_folder(
             f"{name}: {path} {what}: use a folder of images, csv:PATH for a"
             " table of them, or tfrecord:PATH"
         )
-    listing = _list(name, path)
-    return image_files.open_listing(name, split, access, listing)
+    return image_files.open_listing(name, split, access, _list(name, path))

@@ -19,7 +19,6 @@ from tf_contrastive.datasets import decoding, looking, paths, split_spec
 from tf_contrastive.datasets.listing import (
     Listing,
     choose_split,
-    few,
     read_labels,
     table,
 )
@@ -33,20 +32,20 @@ from tf_contrastive.datasets.source import (
 )
 
 
-def _decode(record: Record, ways: tuple[int, ...], turn: bool) -> Record:
+def _decode(record: Record, ways: tuple[int, ...], is_turned: bool) -> Record:
     """Decodes the file of a record.
 
     Args:
       record: its `path`, `way`, `turn` and `size`, and maybe `label` and
         `halvings`.
       ways: those that the records have.
-      turn: whether any image may be turned.
+      is_turned: whether any image that TensorFlow decodes is.
     """
     contents = tf.io.read_file(record["path"])
     by_way = {
         JPEG: lambda: decoding.decode_jpeg(contents, record.get("halvings")),
         PNG: lambda: decoding.decode_png(contents),
-        PILLOW: lambda: decoding.pillow(contents, turn),
+        PILLOW: lambda: decoding.pillow(contents, turn=True),
     }
     image = by_way[ways[0]]()
     if len(ways) > 1:
@@ -54,7 +53,7 @@ def _decode(record: Record, ways: tuple[int, ...], turn: bool) -> Record:
         place = tf.searchsorted(ways, [tf.cast(record["way"], tf.int32)])[0]
         image = tf.switch_case(place, branches)
     image.set_shape([None, None, 3])
-    if turn and ways != (PILLOW,):
+    if is_turned:
         image = decoding.upright(image, tf.cast(record["turn"], tf.int32))
     example = {"image": image}
     return example | {k: record[k] for k in ("label",) if k in record}
@@ -69,14 +68,13 @@ def open_listing(
       UserError: if too many are unreadable, or absent.
     """
     reading = access.reading
-    look = functools.partial(looking.look, place=listing.place, reading=reading)
     own, holds_out = choose_split(name, listing, split, reading)
     labels = read_labels(name, listing, own, reading)
     splits = listing.rows["split"]
     lines = listing.rows.filter(pc.equal(splits, own))
-    total, every = len(lines), None
+    every = None
     files = lines["path"].combine_chunks()
-    order = np.arange(total)
+    order = np.arange(len(lines))
     if listing.is_mixed or holds_out:
         named = lines["name"].combine_chunks()
         by_names = split_spec.random_order(paths.texts(named))
@@ -85,23 +83,18 @@ def open_listing(
         test = split_spec.held_out(
             by_names, labels.numbers, reading.test_fraction
         )
-        every = look(paths.Paths(files))
+        every = looking.look(paths.Paths(files), listing.place)
         test = split_spec.without_copies(test, every["digest"])
         order = order[test[order] == (split_spec.parse(split)[0] == "test")]
     start, stop = split_spec.bounds(split, len(order))
     taken = np.sort(order[start:stop])
     del order
     chosen = paths.Paths(files.take(pa.array(taken)))
-    found = look(chosen) if every is None else every[taken]
-    absent = (found["height"] == 0) & (found["format"] == looking.ABSENT)
-    if absent.sum() > min(reading.max_bad_images, len(chosen) // 2):
-        names = few([chosen[i] for i in np.flatnonzero(absent)[:4].tolist()])
-        raise errors.UserError(
-            f"{name}: {absent.sum():,} of {len(chosen):,} files do not exist"
-            f" ({names}): write whole names, with / between folders, from the"
-            f" folder of {listing.place}"
-        )
-    good, bad = looking.check(name, chosen, found, reading)
+    if every is None:
+        found = looking.look(chosen, listing.place)
+    else:
+        found = every[taken]
+    good, bad = looking.check(name, chosen, found, reading.max_bad_images)
     found = found[good]
     sizes = np.stack([found["height"], found["width"]], axis=1)
     rows = {"size": sizes, "way": found["way"], "turn": found["turn"]}
@@ -129,10 +122,8 @@ def open_listing(
         by_pillow=PILLOW in ways,
         found=tuple(about.items()),
     )
-    is_turned = reading.exif == "apply" and (
-        PILLOW in ways or bool((found["turn"] > 1).any())
-    )
-    decode = functools.partial(_decode, ways=ways, turn=is_turned)
+    is_turned = bool((found["turn"] > 1).any())
+    decode = functools.partial(_decode, ways=ways, is_turned=is_turned)
     whole = in_memory(rows, decode, info, paths=chosen.take(good))
     return dataclasses.replace(whole, digests=found["digest"].copy())
 
@@ -145,6 +136,8 @@ def from_paths(files: list[str], reading: Reading) -> Source:
     Raises:
       UserError: if none can be read.
     """
+    if not files:
+        raise errors.UserError("there are no images: name files or a folder")
     every = dataclasses.replace(
         reading, max_bad_images=len(files), test_fraction=0.0
     )

@@ -70,21 +70,17 @@ def table(columns: Mapping[str, pa.Array]) -> pa.Table:
     )
 
 
-def counts(values: Iterable[str], most: int = 5) -> str:
-    """Counts values, such as "12 .jpg, 3 .png"."""
-    counted = Counter(values).most_common()
-    return few((f"{count:,} {value}" for value, count in counted), most)
-
-
 def few(names: Iterable[str], most: int = 3) -> str:
     """Joins names, at most some of them."""
     every = list(names)
     return ", ".join(every[:most]) + ", ..." * (len(every) > most)
 
 
-def extension(name: str) -> str:
-    """Returns a file's extension, in words."""
-    return os.path.splitext(name)[1].lower() or "without extension"
+def extensions(names: Iterable[str]) -> str:
+    """Counts the extensions of files, such as "12 .jpg, 3 .png"."""
+    endings = (os.path.splitext(name)[1].lower() for name in names)
+    counted = Counter(end or "without extension" for end in endings)
+    return few((f"{n:,} {end}" for end, n in counted.most_common()), 5)
 
 
 # ---- Splits ------------------------------------------------------------------
@@ -131,54 +127,32 @@ def read_labels(
     by_split: dict[str, set[str]] = {}
     for one in pc.unique(listing.rows["split"]).to_pylist():
         own = listing.rows.filter(pc.equal(listing.rows["split"], one))
-        if found := {*pc.unique(own["label"]).to_pylist()} - missing:
-            by_split[one] = found
-    rows = listing.rows.filter(pc.equal(listing.rows["split"], split))
-    if split not in by_split:
-        if by_split:
-            terminal.warning(
-                f"{name}: {split} has no labels, and {few(by_split)} has"
-            )
+        by_split[one] = {*pc.unique(own["label"]).to_pylist()} - missing
+    if not by_split[split]:
         return Labels(None, (), None)
+    rows = listing.rows.filter(pc.equal(listing.rows["split"], split))
     every = set().union(*by_split.values())
     is_number = listing.has_numbers and all(map(_NUMBER.fullmatch, every))
     if is_number:
         number = {label: _integer(name, label) for label in every}
     else:
         number = {label: i for i, label in enumerate(sorted(every))}
-        _check_names(name, by_split)
     known = rows["label"].combine_chunks()
     codes = [number.get(x, -1) for x in known.dictionary.to_pylist()]
     # Larger ones are refused, by the number of classes.
     of_code = np.minimum(codes, 2**31 - 1).astype(np.int32)
     labels = of_code[known.indices.to_numpy()]
-    if not reading.admits_unlabelled and min(number.values()) < 0:
+    lacking = labels < (-1 if reading.admits_unlabelled else 0)
+    if lacking.any():
         raise errors.UserError(
-            f"{name}: its smallest label is {min(number.values())}: write"
-            " labels of at least 0, or, if -1 is none, set"
-            f" {errors.arg('unlabelled', 'own_views')}"
+            f"{name}: {lacking.sum():,} of {len(labels):,} images of {split}"
+            " have no label, or one below 0, such as"
+            f" {rows['name'][int(labels.argmin())]}: label all from 0, or none,"
+            f" or, if -1 is none, set {errors.arg('unlabelled', 'own_views')}"
         )
-    if not reading.admits_unlabelled and (labels < 0).any():
-        raise errors.UserError(
-            f"{name}: {(labels < 0).sum():,} of {len(labels):,} images of"
-            f" {split} have no label, such as"
-            f" {rows['name'][int(labels.argmin())]}: label all, or none, or set"
-            f" {errors.arg('unlabelled', 'own_views')}"
-        )
-    classes = max(number.values()) + 1
-    if is_number and (0 not in number.values() or 2 * len(number) < classes):
-        terminal.warning(
-            f"{name}: {classes - len({*number.values()}):,} of {classes:,}"
-            " classes have no image: number the classes from 0, without gaps"
-        )
-    held = by_split[split]
-    if new := sorted(held - by_split.get("train", held)):
-        terminal.warning(
-            f"{name}: {len(new)} of the {len(held)} classes of {split} are not"
-            f" in train, such as {new[0]}"
-        )
+    _check_trained(name, by_split[split], split, by_split.get("train", set()))
     names = () if is_number else tuple(number)
-    return Labels(labels, names, classes)
+    return Labels(labels, names, max(number.values()) + 1)
 
 
 def _integer(name: str, label: str) -> int:
@@ -196,23 +170,25 @@ def _spoken(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", plain).strip()
 
 
-def _check_names(name: str, by_split: Mapping[str, set[str]]) -> None:
-    """Refuses names of classes of two splits that sound alike.
+def _check_trained(
+    name: str, classes: set[str], split: str, trained: set[str]
+) -> None:
+    """Warns of classes that train does not have.
 
-    It warns of those within a split.
+    Raises:
+      UserError: if train has one that sounds alike.
     """
-    groups: dict[str, list[str]] = {}
-    every = sorted(set().union(*by_split.values()))
-    for each in every:
-        groups.setdefault(_spoken(each), []).append(each)
-    for group in groups.values():
-        if len(group) == 1:
-            continue
-        text = (
-            f"{name}: the classes {' and '.join(map(ascii, group))} differ in"
-            " letter case, separators or the form of Unicode only: if they are"
-            " one class, give them one name"
+    new = sorted(classes - trained) if trained else []
+    spoken = {_spoken(each): each for each in trained}
+    for each in new:
+        if other := spoken.get(_spoken(each)):
+            raise errors.UserError(
+                f"{name}: the class {each!a} of {split} and {other!a} of train"
+                " differ in letter case, separators or the form of Unicode"
+                " only: give them one name"
+            )
+    if new:
+        terminal.warning(
+            f"{name}: {len(new)} of the {len(classes)} classes of {split} are"
+            f" not in train, such as {new[0]}"
         )
-        if not any(held.issuperset(group) for held in by_split.values()):
-            raise errors.UserError(text)
-        terminal.warning(text)

@@ -15,7 +15,6 @@ import PIL.Image
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
-from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, remembered
 from tf_contrastive.datasets.listing import few
 
@@ -48,7 +47,7 @@ REASONS = (
     "damaged",
     "that cannot be opened",
     "that do not exist",
-    "of more than {} pixels",
+    f"of more than {decoding.MAX_PIXELS:,} pixels",
     "of floating-point, signed, 32-bit or unusual 16-bit numbers",
     "of more scans than encoders make, or of larger tiles than the image",
     "of a format that is not read",
@@ -67,23 +66,14 @@ ROW = np.dtype(
 
 
 class _UnreadableError(Exception):
-    """An image that is not read, for one of the `REASONS`."""
-
-    def __init__(self, reason: int) -> None:
-        super().__init__(REASONS[reason])
-        self.reason = reason
+    """An image that is not read; its argument is one of the `REASONS`."""
 
 
 # ---- One image ---------------------------------------------------------------
 
 
-def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
-    """Returns what is found of an image, of `ROW` without the digest.
-
-    Args:
-      contents: its bytes.
-      max_pixels: an image with more is unreadable.
-      turn: whether it is turned as its EXIF data say.
+def _look(contents: bytes) -> tuple[int, ...]:
+    """Returns what is found of an image's bytes, of `ROW` without the digest.
 
     Raises:
       _UnreadableError: for one of the reasons; others for a damaged image.
@@ -91,7 +81,7 @@ def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
     with decoding.opened(contents) as image:
         # From the header: nothing is decoded yet.
         width, height = image.size
-        if width * height > max_pixels:
+        if width * height > decoding.MAX_PIXELS:
             raise _UnreadableError(_PIXELS)
         # Phones write JPEGs of several images.
         name = "JPEG" if image.format == "MPO" else str(image.format)
@@ -99,8 +89,7 @@ def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
             _check_tiff(image)
         way = _way(name, image, contents)
         orientation = 1
-        may_be_turned = any(mark in contents for mark in _MARKS)
-        if turn and way != PILLOW and may_be_turned:
+        if way != PILLOW and any(mark in contents for mark in _MARKS):
             value = image.getexif().get(_ORIENTATION, 1)
             orientation = value if value in range(1, 9) else 1
     if way == JPEG:
@@ -112,7 +101,7 @@ def _look(contents: bytes, max_pixels: int, turn: bool) -> tuple[int, ...]:
     elif way == PNG:
         decoding.decode_png(contents)
     else:
-        height, width, _ = decoding.by_pillow(contents, turn).shape
+        height, width, _ = decoding.by_pillow(contents, turn=True).shape
     if orientation >= 5:
         width, height = height, width
     return height, width, decoding.FORMATS.index(name), way, orientation
@@ -143,7 +132,7 @@ def _check_tiff(image: PIL.Image.Image) -> None:
         raise _UnreadableError(_NUMBERS)
 
 
-def _row(path: str, max_pixels: int, turn: bool) -> tuple[int, ...]:
+def _row(path: str) -> tuple[int, ...]:
     """Returns what is found of an image, of `ROW`."""
     try:
         contents = files.read(path, _MAX_IMAGE)
@@ -153,10 +142,9 @@ def _row(path: str, max_pixels: int, turn: bool) -> tuple[int, ...]:
         reason = _CLOSED
     else:
         try:
-            found = _look(contents, max_pixels, turn)
-            return *found, remembered.digest(contents)
+            return *_look(contents), remembered.digest(contents)
         except _UnreadableError as error:
-            reason = error.reason
+            (reason,) = error.args
         except decoding.UnsupportedError:
             reason = _NUMBERS
         except PIL.Image.DecompressionBombError:
@@ -171,15 +159,13 @@ def _row(path: str, max_pixels: int, turn: bool) -> tuple[int, ...]:
 # ---- All images --------------------------------------------------------------
 
 
-def look(paths: Sequence[str], place: str, reading: Reading) -> np.ndarray:
+def look(paths: Sequence[str], place: str) -> np.ndarray:
     """Looks at image files: a `ROW` of each.
 
     Args:
       paths: of the files.
       place: the folder, or the list, that they are from.
-      reading: how they are read.
     """
-    max_pixels, turn = reading.max_image_pixels, reading.exif == "apply"
 
     def read(some: Sequence[str]) -> np.ndarray:
         rows = np.zeros([len(some)], ROW)
@@ -189,7 +175,7 @@ def look(paths: Sequence[str], place: str, reading: Reading) -> np.ndarray:
 
         def look_at_block(first: int) -> None:
             for row, path in enumerate(some[first : first + size], first):
-                rows[row] = _row(path, max_pixels, turn)
+                rows[row] = _row(path)
 
         starts = range(0, len(some), size)
         what = f"of {len(some):,} image files"
@@ -203,12 +189,11 @@ def look(paths: Sequence[str], place: str, reading: Reading) -> np.ndarray:
                 pass
         return rows
 
-    store = remembered.place(place, max_pixels, turn)
-    return remembered.find(paths, store, read, ROW)
+    return remembered.find(paths, place, read, ROW)
 
 
 def check(
-    name: str, paths: Sequence[str], rows: np.ndarray, reading: Reading
+    name: str, paths: Sequence[str], rows: np.ndarray, max_bad_images: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Checks that few enough of a dataset's images are unreadable.
 
@@ -216,7 +201,7 @@ def check(
       (indices of the readable images, paths of the unreadable ones).
 
     Raises:
-      UserError: for more than `reading.max_bad_images`, or if none can be read.
+      UserError: for more than `max_bad_images`, or if none can be read.
     """
     is_bad, total = rows["height"] == 0, len(rows)
     bad = [paths[i] for i in np.flatnonzero(is_bad).tolist()]
@@ -224,21 +209,16 @@ def check(
     for number, reason in enumerate(REASONS):
         some = np.flatnonzero(is_bad & (rows["format"] == number)).tolist()
         if some:
-            limit = errors.arg("max_image_pixels", reading.max_image_pixels)
             named = few([paths[i] for i in some[:4]])
-            parts.append(f"{len(some)} {reason.format(limit)} ({named})")
+            parts.append(f"{len(some)} {reason} ({named})")
     what = ", ".join(parts) + decoding.lacking(bad)
-    if len(bad) == total:
-        raise errors.UserError(
-            f"{name}: none of the {total} images can be read: {what}: use"
-            f" {', '.join(decoding.formats())} files"
-        )
-    if len(bad) > reading.max_bad_images:
+    if len(bad) > max_bad_images or len(bad) == total:
         raise errors.UserError(
             f"{name}: {len(bad)} of {total} images cannot be read, more than"
-            f" {errors.arg('max_bad_images', reading.max_bad_images)}: {what}:"
-            " repair or remove them, or set"
-            f" {errors.arg('max_bad_images', len(bad))} to leave them out"
+            f" {errors.arg('max_bad_images', max_bad_images)}, or all: {what}:"
+            f" use {', '.join(decoding.formats())} files; repair or remove"
+            f" others, or set {errors.arg('max_bad_images', len(bad))} to leave"
+            " them out"
         )
     if bad:
         terminal.warning(f"{name}: leaving out {len(bad)} unreadable: {what}")

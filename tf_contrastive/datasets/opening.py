@@ -3,44 +3,24 @@
 import dataclasses
 import functools
 import importlib
-import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import dataset
-from tf_contrastive.config.data import Data, Reading
+from tf_contrastive.config.data import MAX_CLASSES, Data, Reading
 from tf_contrastive.datasets import remembered, split_spec
 from tf_contrastive.datasets.listing import few
 from tf_contrastive.datasets.source import Access, Info, Source
 
 _READING = Reading()
-# What readers and decoders raise.
-_ERRORS = (
-    tf.errors.DataLossError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.NotFoundError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.UnknownError,
-)
-# The operation that passes their errors on, in any strategy.
+# The operation that passes errors of readers and decoders on.
 _INPUT = "IteratorGetNext"
 
 
-class _State(NamedTuple):
-    """What an opened dataset was like."""
-
-    bad_images: tuple[str, ...]
-    digests: np.ndarray | None
-
-
 # What this process has opened, for `name_unreadable`: (name, split, data_dir,
-# reading) -> state.
-_opened: dict[tuple[str, str, str | None, Reading], _State] = {}
+# reading) -> its unreadable images.
+_opened: dict[tuple[str, str, str | None, Reading], tuple[str, ...]] = {}
 
 
 def source(
@@ -67,15 +47,12 @@ def source(
     if not isinstance(dataset.read(name), dataset.WithOptions):
         key = (name, split, data_dir, reading)
         _opened.pop(key, None)  # The last one opened is the last one here.
-        _opened[key] = _State(opened.info.bad_images, opened.digests)
+        _opened[key] = opened.info.bad_images
     return opened
 
 
 def _open(
-    name: str,
-    split: str,
-    data_dir: str | None,
-    reading: Reading,
+    name: str, split: str, data_dir: str | None, reading: Reading
 ) -> Source:
     """Opens a dataset without taking a note of it; see `source`."""
     declared = dataset.read(name)
@@ -101,12 +78,10 @@ def _open(
             f" {errors.arg('unlabelled', 'own_views')}"
         )
     count = opened.info.num_classes or 0
-    if isinstance(declared, dataset.AtPath) and count > reading.max_classes:
+    if count > MAX_CLASSES:
         raise errors.UserError(
-            f"{name}: its largest label is {count - 1}, which makes {count}"
-            " classes, more than"
-            f" {errors.arg('max_classes', reading.max_classes)}: number the"
-            " classes from 0, or set a larger max_classes"
+            f"{name}: its largest label is {count - 1}, which makes more than"
+            f" {MAX_CLASSES:,} classes: number the classes from 0"
         )
     return opened
 
@@ -124,7 +99,7 @@ def name_unreadable(error: BaseException) -> errors.UserError | None:
     """
     # TensorFlow's message may quote a record, which is no text.
     quotes_record = isinstance(error, UnicodeDecodeError)
-    of_input = isinstance(error, _ERRORS) and _INPUT in str(error)
+    of_input = isinstance(error, tf.errors.OpError) and _INPUT in str(error)
     if not (quotes_record or of_input):
         return None
     terminal.info("looking for the image that cannot be read")
@@ -135,50 +110,20 @@ def name_unreadable(error: BaseException) -> errors.UserError | None:
             now = _open(name, split, data_dir, unlimited)
         except errors.UserError as found:
             return found
-        if problem := _difference(before, now, reading.max_bad_images):
-            return errors.UserError(f"{name}: {problem}")
+        bad = now.info.bad_images
+        if new := sorted({*bad} - {*before}):
+            return errors.UserError(
+                f"{name}: {few(new)} can no longer be read: restore what is"
+                " damaged, or repeat the command to go on without it"
+                f" ({len(bad)} of {len(bad) + now.info.num_examples} images"
+                " cannot be read, and"
+                f" {errors.arg('max_bad_images', reading.max_bad_images)})"
+            )
+        if now.files and (record := now.files.unreadable(now.decode)):
+            return errors.UserError(
+                f"{name}: {record}: restore the file, or write it again"
+            )
     return None
-
-
-def _difference(before: _State, now: Source, limit: int) -> str | None:
-    """Describes what has become unreadable in a dataset."""
-    bad = now.info.bad_images
-    if new := sorted({*bad} - {*before.bad_images}):
-        return (
-            f"{few(new)} can no longer be read: restore what is damaged, or"
-            f" repeat the command to go on without it ({len(bad)} of"
-            f" {len(bad) + now.info.num_examples} images cannot be read, and"
-            f" {errors.arg('max_bad_images', limit)})"
-        )
-    if now.files and (record := now.files.unreadable(now.decode)):
-        return f"{record}: restore the file, or write it again"
-    if before.digests is None or now.digests is None:
-        return None
-    changed: Sequence[str] = ()
-    if len(before.digests) == len(now.digests) and now.paths is not None:
-        rows = np.flatnonzero(before.digests != now.digests)
-        changed = now.paths.take(rows[:4])
-    if changed or len(before.digests) != len(now.digests):
-        return f"{few(changed)} changed since the start: repeat the command"
-    return None
-
-
-def from_folder(
-    path: str | os.PathLike[str], split: str = Data.split, **options: Any
-) -> Source:
-    """Opens images in a folder for each class, `folder:PATH`.
-
-    Args:
-      path: folder with CLASS/IMAGE, with SPLIT/CLASS/IMAGE, or, without labels,
-        with images alone.
-      split: such as `train`, or `train[:90%]`.
-      options: fields of `config.data.Reading`, such as `exif`.
-
-    Raises:
-      UserError: as of `source`.
-    """
-    reading = Reading(**options)
-    return source(f"folder:{os.fspath(path)}", split, reading=reading)
 
 
 def load(

@@ -31,15 +31,6 @@ class Overlap(NamedTuple):
     compared: bool  # Whether the bytes of both were read.
 
 
-class Copies(NamedTuple):
-    """Images of a split with the bytes of an earlier one."""
-
-    number: int
-    names: str  # Of the first ones, and of what they are copies of.
-    relabelled: int  # Those of an image of another class.
-    relabelled_names: str
-
-
 class Seen(NamedTuple):
     """Images to score that an encoder was trained on."""
 
@@ -64,10 +55,7 @@ def find_overlap(train: Source, test: Source) -> Overlap:
 
 
 def check_disjoint(
-    train: Source,
-    test: Source,
-    learn: str = "split",
-    score: str = "test_split",
+    train: Source, test: Source, learn: str = "split", score: str = "test_split"
 ) -> errors.Message | None:
     """Checks that what is scored on has no image that is learnt from.
 
@@ -85,7 +73,7 @@ def check_disjoint(
     ours = errors.arg(learn, train.info.split)
     theirs = errors.arg(score, test.info.split)
     if count := np.count_nonzero(found.same):
-        names = few(_names(test, np.flatnonzero(found.same)[: _NAMED + 1]))
+        names = _names(test, np.flatnonzero(found.same))
         raise errors.UserError(
             f"{test.info.name}: {theirs} has {count:,} image(s) of {ours}"
             f" ({names}): use slices without common images, such as"
@@ -99,7 +87,7 @@ def check_disjoint(
     text = (
         f"{test.info.name}: {len(rows):,} of the {len(found.copies):,} images"
         f" of {theirs} are copies of images of {ours}"
-        f" ({_pairs(train, test, rows)}): remove them from one of the two"
+        f" ({_names(test, rows)}): remove them from one of the two"
     )
     if len(rows) >= _MAX_COPIES * len(found.copies):
         raise errors.UserError(text)
@@ -109,10 +97,7 @@ def check_disjoint(
 def find_seen(trained: Source, test: Source, labelled: bool) -> Seen:
     """Says which images of `test` an encoder was trained on.
 
-    Args:
-      trained: the images that it was trained on.
-      test: the images to score.
-      labelled: whether it was trained on their labels, too.
+    `labelled`: whether it was trained on the labels of `trained`, too.
     """
     found = find_overlap(trained, test)
     seen = np.count_nonzero(found.same | found.copies)
@@ -127,40 +112,29 @@ def find_seen(trained: Source, test: Source, labelled: bool) -> Seen:
     return Seen(text, labelled and not is_few)
 
 
-def find_copies(source: Source) -> Copies | None:
-    """Returns the copies in a split; None if the bytes were not read."""
+def find_copies(source: Source) -> tuple[int, str] | None:
+    """Counts and names images of a split with the bytes of an earlier one.
+
+    None: the bytes were not read.
+    """
     digests = _digests(source)
     if digests is None:
         return None
     _, first, image = np.unique(digests, True, True)
-    originals = first[image]
-    rows = np.flatnonzero(originals < np.arange(len(image)))
-    relabelled = rows[:0]
-    if source.arrays is not None and source.info.has_labels:
-        labels = source.labels()
-        relabelled = rows[labels[rows] != labels[originals[rows]]]
-    names = (_pairs(source, source, some) for some in (rows, relabelled))
-    return Copies(len(rows), next(names), len(relabelled), next(names))
+    rows = np.flatnonzero(first[image] < np.arange(len(image)))
+    return len(rows), _names(source, rows)
 
 
-def _pairs(train: Source, test: Source, rows: np.ndarray) -> str:
-    """Names the first of some images of `test`, and what they are copies of."""
-    ours, theirs = _digests(train), _digests(test)
-    assert ours is not None and theirs is not None
+def _names(source: Source, rows: np.ndarray) -> str:
+    """Names the first of some images."""
     rows = rows[: _NAMED + 1]
-    firsts = [np.argmax(ours == theirs[row]) for row in rows]
-    named = _names(test, rows), _names(train, np.array(firsts, np.int64))
-    return few(map(" = ".join, zip(*named, strict=True)), _NAMED)
-
-
-def _names(source: Source, rows: np.ndarray) -> list[str]:
     if source.files is not None:
-        name, row = source.files.positions()
-        files = source.files.names
-        return [f"record {row[i]} of {files[name[i]]}" for i in rows]
+        file, row = source.files.positions()
+        names = source.files.names
+        return few(f"record {row[i]} of {names[file[i]]}" for i in rows)
     if source.paths is not None:
-        return list(source.paths.take(rows))
-    return [f"image {row}" for row in rows]
+        return few(source.paths.take(rows))
+    return few(f"image {row}" for row in rows)
 
 
 def _digests(source: Source) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import own
 from tf_contrastive.config.dataset import DATASETS, Own
 from tf_contrastive.datasets import remembered, split_spec
-from tf_contrastive.datasets.array_source import from_arrays
+from tf_contrastive.datasets.array_source import check_labels, from_arrays
 from tf_contrastive.datasets.source import (
     Access,
     Files,
@@ -23,8 +23,9 @@ from tf_contrastive.datasets.source import (
 
 _FORM = (
     "must be a tf.data.Dataset of (image, label), of images, or of"
-    " {'image': ..., 'label': ...}; arrays (images, labels); or a function of"
-    " these, which may take split"
+    " {'image': ..., 'label': ...}, not batched; arrays (images, labels); or a"
+    " function of these, which may take split. Images are uint8, or float in"
+    " [0, 1], of shape [h, w], [h, w, 1] or [h, w, 3]; labels are integers"
 )
 # Images that are read twice, to see whether they come in the same order.
 _AGAIN = 32
@@ -46,7 +47,7 @@ def from_dataset(
     Args:
       dataset: of (image, label), of images, or of {"image", "label"}; not
         batched. Images are [h, w], [h, w, 1] or [h, w, 3]; uint8, or float in
-        [0, 1]. Labels are integers of at least 0, or one-hot rows.
+        [0, 1]. Labels are integers of at least 0.
       label_names: a name per class.
       name, split: for messages.
       unlabelled: whether integers may be -1, for images without a label.
@@ -82,26 +83,16 @@ def from_dataset(
         _digest(record["image"])
         for record in records.take(_AGAIN).as_numpy_iterator()
     ]
-    if len(again) < len(digests[:_AGAIN]):
-        raise errors.UserError(
-            f"{name} {split} has {len(digests):,} elements, and fewer when it"
-            " is read again: use from_generator with a function that returns a"
-            " new generator at each call"
-        )
     if again != digests[:_AGAIN]:
         terminal.warning(
-            f"{name} {split} gives other images, or another order, when it is"
-            " read again: a resumed run does not repeat them; leave shuffling"
-            " and augmentation to the options of the run"
+            f"{name} {split} gives other images, another order, or an end when"
+            " it is read again: a resumed run does not repeat them; leave"
+            " shuffling and augmentation to the options of the run"
         )
     names = tuple(label_names or ())
     classes = len(names) or max(labels, default=-1) + 1
-    smallest = -1 if unlabelled else 0
-    if labels and not (smallest <= min(labels) and 0 <= max(labels) < classes):
-        raise errors.UserError(
-            f"{name} {split} has labels from {min(labels)} to {max(labels)}:"
-            f" must be from {smallest} to {max(classes - 1, 0)}"
-        )
+    if labels:
+        check_labels(np.array(labels), names, len(digests), unlabelled)
     info = Info(
         name,
         split,
@@ -119,50 +110,39 @@ def from_dataset(
 
 
 def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """Returns {"image": uint8 [h, w, 3], "label": int64 []} of its elements."""
+    """Returns {"image": uint8 [h, w, 3], "label": int64 []} of its elements.
+
+    Raises:
+      UserError: for elements of another form.
+    """
     if not isinstance(dataset, tf.data.Dataset):
         raise errors.UserError(f"{name} is a {type(dataset).__name__}: {_FORM}")
     spec = dataset.element_spec
     if not isinstance(spec, Mapping):
-        spec = spec if isinstance(spec, tuple) else (spec,)
+        parts = spec if isinstance(spec, tuple) else (spec,)
+        spec = dict(zip(("image", "label", "more"), parts, strict=False))
         dataset = dataset.map(
             lambda *parts: dict(zip(("image", "label"), parts, strict=False))
         )
-        spec = dict(zip(("image", "label", "more"), spec, strict=False))
-    if "image" not in spec or "more" in spec:
-        raise errors.UserError(
-            f"{name} has elements of {', '.join(map(str, spec))}: it {_FORM}"
-        )
-    image, label = spec["image"], spec.get("label")
-    if near := label is None and errors.nearest("label", {*spec} - {"image"}):
-        raise errors.UserError(
-            f"{name} has elements of {', '.join(map(str, spec))}: rename {near}"
-            " to label, or leave it out"
-        )
-    if not all(isinstance(x, tf.TensorSpec) for x in (image, label) if x):
-        raise errors.UserError(f"{name} has elements of {spec}: it {_FORM}")
-    is_image = image.shape.rank in (2, 3) and (
-        image.dtype == tf.uint8 or image.dtype.is_floating
+    is_right = {"image"} <= {*spec} <= {"image", "label"} and all(
+        isinstance(part, tf.TensorSpec) for part in spec.values()
     )
-    if not is_image or [*image.shape, 1][2] not in (1, 3, None):
-        raise errors.UserError(
-            f"{name} has images of {image.dtype.name} and shape {image.shape}:"
-            " must be uint8, or float in [0, 1], of shape [h, w], [h, w, 1] or"
-            " [h, w, 3], without batch()"
+    if is_right:
+        image, label = spec["image"], spec.get("label")
+        is_right = (
+            image.shape.rank in (2, 3)
+            and (image.dtype == tf.uint8 or image.dtype.is_floating)
+            and [*image.shape, 1][2] in (1, 3, None)
+            and (label is None or label.shape.rank == 0)
+            and (label is None or label.dtype.is_integer)
         )
-    if label is not None and not (
-        (label.shape.rank == 0 and label.dtype.is_integer)
-        or (label.shape.rank == 1 and label.shape[0] != 1)
-    ):
-        raise errors.UserError(
-            f"{name} has labels of {label.dtype.name} and shape {label.shape}:"
-            " must be integers, or one-hot rows"
-        )
+    if not is_right:
+        raise errors.UserError(f"{name} has elements of {spec}: it {_FORM}")
 
     def record(element: Record) -> Record:
         found = {"image": _pixels(element["image"], name)}
-        if label is not None:
-            found["label"] = _class(element["label"], name)
+        if "label" in spec:
+            found["label"] = tf.cast(element["label"], tf.int64)
         return found
 
     return dataset.map(record, tf.data.AUTOTUNE, deterministic=True)
@@ -182,20 +162,6 @@ def _pixels(image: tf.Tensor, name: str) -> tf.Tensor:
     if image.shape[2] == 3:
         return image
     return tf.image.grayscale_to_rgb(image)
-
-
-def _class(label: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns a label as int64 []."""
-    if label.shape.rank == 0:
-        return tf.cast(label, tf.int64)
-    is_one = tf.cast(label == 1, tf.int64)
-    check = tf.debugging.Assert(
-        (tf.reduce_sum(is_one) == 1)
-        & tf.reduce_all((label == 0) | (label == 1)),
-        [f"{name} has labels that are not one-hot rows:", label],
-    )
-    with tf.control_dependencies([check]):
-        return tf.argmax(is_one)
 
 
 def _digest(image: np.ndarray) -> int:

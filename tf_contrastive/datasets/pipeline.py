@@ -13,10 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import data as declared
 from tf_contrastive.config.data import Data
-from tf_contrastive.datasets import decoding
-from tf_contrastive.datasets.data_service import DataService
 from tf_contrastive.datasets.sampler import SAMPLERS, Order, Stream
 from tf_contrastive.datasets.source import Record, Source
 
@@ -80,26 +77,18 @@ def training_batches(
     views: ViewMaker,
     order: Order,
     context: tf.distribute.InputContext = _ALONE,
-    service: DataService | None = None,
 ) -> tf.data.Dataset:
     """Makes the infinite stream of training batches.
 
     Batch k has the same (example, seed) rows for any number of pipelines,
-    unless these share files: each pipeline makes its part, the rows of one
-    replica at a time. A stream that starts at step k equals the rest of a
-    stream from step 0.
-
-    With a data service an epoch has the same rows in any order, if it consists
-    of whole batches; otherwise other rows are dropped. A stream that starts
-    inside an epoch has some of its rows.
+    unless these share files: each makes its part, the rows of one replica at a
+    time. A stream that starts at step k equals the rest of one from step 0.
 
     Args:
       source: training examples.
       views: how they become the input of a step.
       order: which of them come when.
-      context: pipelines (hosts) and replicas that share the global batch, and
-        the number of this pipeline.
-      service: whose workers make the batches; None: this process.
+      context: pipelines (hosts) and replicas that share the global batch.
 
     Returns:
       Infinite `tf.data.Dataset` of (input of a step, such as views float32
@@ -112,25 +101,14 @@ def training_batches(
     """
     if order.sampler not in SAMPLERS:
         raise errors.unknown("sampler", order.sampler, SAMPLERS)
-    chosen = declared.SAMPLERS[order.sampler]()
     stream = Stream(source, order, context)
-    if service:
-        declared.check_data_service(service.address, chosen)
-        with decoding.without_python():
-            batches = service.batches(
-                stream,
-                lambda draws: _batches(
-                    source, draws, views, stream.rows, whole=False
-                ),
-            )
-    else:
-        source = in_memory(source, order.cache)
-        stream = dataclasses.replace(stream, source=source)
-        draws = SAMPLERS[order.sampler](stream)
-        if chosen.chooses_by_class or stream.sharding == "example":
-            draws = stream.select(draws)
-        batches = _batches(source, draws, views, stream.rows)
-    return _prefetched(_endless(batches))
+    source = in_memory(source, order.cache)
+    stream = dataclasses.replace(stream, source=source)
+    draws = SAMPLERS[order.sampler](stream)
+    if order.sampler != "shuffle" or stream.sharding == "example":
+        draws = stream.select(draws)
+    batches = _batches(source, draws, views, stream.rows)
+    return _prefetched(batches, endless=True)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -190,7 +168,7 @@ def evaluation_part(
     batches = _evaluated(
         source, records, preprocess, batch_size, extra_channels, whole=True
     )
-    return _prefetched(_endless(batches))
+    return _prefetched(batches, endless=True)
 
 
 def part_size(examples: int, num_pipelines: int) -> int:
@@ -358,21 +336,19 @@ def _with_extra(
     return tf.concat([images, tf.broadcast_to(extra, shape)], -1)
 
 
-def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Declares that batches do not end.
+def _prefetched(
+    dataset: tf.data.Dataset, endless: bool = False
+) -> tf.data.Dataset:
+    """Returns the same batches, in their order, made ahead of their use.
 
-    Otherwise several workers expect a last, smaller batch, and leave the size
-    of all batches open.
+    Several workers expect a last, smaller batch, and leave the size of all
+    batches open, unless they are declared to be `endless`.
     """
-    return batches.apply(
-        tf.data.experimental.assert_cardinality(
-            tf.data.experimental.INFINITE_CARDINALITY
+    if endless:
+        infinite = tf.data.experimental.INFINITE_CARDINALITY
+        dataset = dataset.apply(
+            tf.data.experimental.assert_cardinality(infinite)
         )
-    )
-
-
-def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the same batches, in their order, made ahead of their use."""
     options = tf.data.Options()
     options.deterministic = True
     # Each pipeline makes its own rows; TensorFlow must not shard them again.

@@ -21,7 +21,6 @@ from tf_contrastive.datasets.source import (
     Source,
     in_memory,
 )
-from tf_contrastive.datasets.subsets import note_of
 
 # Purposes of `hashed`.
 FOR_DIGITS, FOR_BITS = 1, 2
@@ -70,7 +69,7 @@ def randbit(name: str, options: RandBit, split: str, access: Access) -> Source:
 
     info = dataclasses.replace(
         inner.info,
-        name=name + note_of(inner),
+        name=name,
         extra_channels=inner.info.extra_channels + options.bits,
     )
     return dataclasses.replace(inner, decode=decode, info=info, decoded=False)

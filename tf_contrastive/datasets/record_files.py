@@ -7,9 +7,8 @@ checksums are left to TensorFlow, which compares them first.
 """
 
 import concurrent.futures
-import contextlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -27,28 +26,45 @@ _MAX_RECORD = (1 << 31) - 1
 _LOCAL, _REMOTE = 1 << 12, 1 << 23
 # Files that are counted at a time.
 _FILES_AT_A_TIME = 16
-# What is found of a file: the number of its records plus 1; 0: it has none.
-_ROW = np.dtype([("records_and_1", "<i8")])
+# What is found of a file.
+_ROW = np.dtype([("is_counted", "i1"), ("records", "<i8")])
 
 
-def example(columns: Mapping[str, Any]) -> bytes:
-    """Serializes a `tf.train.Example` of bytes, texts, integers and floats."""
-    features = {}
-    values: dict[str, Any]
-    for name, value in columns.items():
-        if isinstance(value, str | bytes):
-            values = {"bytes_list": {"value": [tf.compat.as_bytes(value)]}}
-        elif np.asarray(value).dtype.kind == "f":
-            values = {"float_list": {"value": np.ravel(value)}}
-        else:
-            values = {"int64_list": {"value": np.ravel(value)}}
-        features[name] = tf.train.Feature(**values)
-    whole = tf.train.Example(features={"feature": features})
-    return whole.SerializeToString()
+def find(
+    paths: list[str],
+    place: str,
+    read: Callable[[str], tuple[int, ...]],
+    form: np.dtype,
+    what: str,
+    options: tuple[object, ...],
+) -> np.ndarray:
+    """Returns what is found in each file, unless it is remembered.
+
+    Args:
+      paths: of the files.
+      place: what they are of.
+      read: path -> a row; it is called for several files at a time.
+      form: of a row.
+      what: is read, for a log.
+      options: of which the rows depend, too.
+    """
+
+    def read_all(some: Sequence[str]) -> np.ndarray:
+        text = f"{what} of {len(some):,} TFRecord files"
+        threads = remembered.threads(some, _FILES_AT_A_TIME)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            found = [*remembered.logged(pool.map(read, some), text)]
+        return np.array(found, form)
+
+    # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
+    # could end the process.
+    return remembered.find(
+        paths, place, read_all, form, options=options, time_of="st_ctime_ns"
+    )
 
 
 def count_all(paths: list[str], place: str) -> np.ndarray:
-    """Counts the records of files, int64 [n]; -1: it is no TFRecord file.
+    """Counts the records of files, int64 [n].
 
     Call it before TensorFlow reads the files. `place` is what they are of.
 
@@ -56,22 +72,11 @@ def count_all(paths: list[str], place: str) -> np.ndarray:
       UserError: if a length does not fit a file, or it is no regular file.
     """
 
-    def one(path: str) -> int:
-        records = count(path)
-        return 0 if records is None else records + 1
+    def one(path: str) -> tuple[int, int]:
+        return 1, count(path)
 
-    def read(some: Sequence[str]) -> np.ndarray:
-        what = f"lengths of {len(some):,} TFRecord files"
-        threads = remembered.threads(some, _FILES_AT_A_TIME)
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            found = [*remembered.logged(pool.map(one, some), what)]
-        return np.array(found, np.int64).view(_ROW)
-
-    store = remembered.place(place, "records")
-    # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
-    # could end the process.
-    found = remembered.find(paths, store, read, _ROW, time_of="st_ctime_ns")
-    return found["records_and_1"] - 1
+    found = find(paths, place, one, _ROW, "lengths", ("records",))
+    return found["records"]
 
 
 def check_counts(
@@ -84,50 +89,26 @@ def check_counts(
     every = count_all(paths, place).tolist()
     for path, records, count in zip(paths, every, expected, strict=True):
         if records != count:
-            there = f"{records:,}" if records >= 0 else "none"
             raise errors.UserError(
-                f"{path} has {there} of {count:,} records: {advice}"
+                f"{path} has {records:,} of {count:,} records: {advice}"
             )
 
 
-def count(path: str) -> int | None:
-    """Counts a file's records; None: it does not start with one."""
+def count(path: str) -> int:
+    """Counts a file's records; `UserError` if it is no whole TFRecord file."""
+    local = files.local_path(path)
     try:
         size = files.size(path)
-        with _opened(path) as file:
-            head = file.read(_HEADER)
-            if head and not _is_header(head):
-                return None
-            is_local = files.local_path(path) is not None
-            return _walk(path, file, _LOCAL if is_local else _REMOTE, size)
+        if local is not None:
+            with open(local, "rb", buffering=0) as file:
+                return _walk(path, file, _LOCAL, size)
+        with tf.io.gfile.GFile(path, "rb") as remote:
+            return _walk(path, remote, _REMOTE, size)
     except (OSError, tf.errors.OpError) as error:
         raise errors.UserError(
             f"{path} cannot be read ({errors.first_line(error)}): copy or write"
             " it again"
         ) from error
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[IO[bytes] | Any]:
-    local = files.local_path(path)
-    if local is None:
-        with tf.io.gfile.GFile(path, "rb") as remote:
-            yield remote
-    else:
-        with open(local, "rb", buffering=0) as file:
-            yield file
-
-
-def _is_header(start: bytes) -> bool:
-    """Whether bytes are a length and its checksum, a masked CRC-32C."""
-    crc = 0xFFFFFFFF
-    for byte in start[: _LENGTH.size]:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    crc ^= 0xFFFFFFFF
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    return start[_LENGTH.size : _HEADER] == masked.to_bytes(4, "little")
 
 
 def _walk(path: str, stream: IO[bytes] | Any, chunk: int, size: int) -> int:
@@ -137,8 +118,8 @@ def _walk(path: str, stream: IO[bytes] | Any, chunk: int, size: int) -> int:
 
     def damaged(reason: str) -> errors.UserError:
         return errors.UserError(
-            f"{path} is damaged: the record at byte {offset:,} {reason}: copy"
-            " or write it again"
+            f"{path} is no TFRecord file, compressed, or damaged: the record at"
+            f" byte {offset:,} {reason}: copy or write it again"
         )
 
     while offset != size:

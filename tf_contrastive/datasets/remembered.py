@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,43 +20,12 @@ from tf_contrastive.base import errors, files, terminal
 
 T = TypeVar("T")
 # Change it when something else is found in the same files.
-_VERSION = 12
+_VERSION = 13
 # Requests at a time; object stores take long for each.
 REMOTE_THREADS = 64
 _LOG_SECONDS = 10
 # The stores that this process has used.
 _used: set[str] = set()
-
-
-class _Known(NamedTuple):
-    """What is known of n files; few bytes of each, since there are millions.
-
-    Attributes:
-      keys: digests of their paths, in increasing order, int64 [n].
-      stats: lengths, and times of change in ns, int64 [n, 2]; -1: no file.
-      rows: what was found, a structured array, [n].
-    """
-
-    keys: np.ndarray
-    stats: np.ndarray
-    rows: np.ndarray
-
-    def places(self, keys: np.ndarray) -> np.ndarray:
-        """Returns where files may be, int64 [m]."""
-        places = np.searchsorted(self.keys, keys)
-        return np.minimum(places, max(len(self.keys) - 1, 0))
-
-    def select(self, chosen: np.ndarray) -> "_Known":
-        """Returns some of the files, bool [n]."""
-        return self if chosen.all() else _Known(*(x[chosen] for x in self))
-
-    def joined(self, other: "_Known") -> "_Known":
-        """Returns these files and others, which are in any order."""
-        keys = np.concatenate([self.keys, other.keys])
-        order = np.argsort(keys)
-        stats = np.concatenate([self.stats, other.stats])[order]
-        rows = np.concatenate([self.rows, other.rows])[order]
-        return _Known(keys[order], stats, rows)
 
 
 def digest(contents: Any) -> int:
@@ -68,43 +37,51 @@ def digest(contents: Any) -> int:
 
 def find(
     paths: Sequence[str],
-    name: str,
+    place: str,
     read: Callable[[Sequence[str]], np.ndarray],
     form: np.dtype,
     *,
+    options: tuple[object, ...] = (),
     time_of: str = "st_mtime_ns",
 ) -> np.ndarray:
     """Returns what is found in each file; reads those not known.
 
     Args:
       paths: of the files; those that occur twice are read once.
-      name: of what is found, and where; see `place`.
+      place: the folder, table or pattern that they are of.
       read: some of the paths -> a row of each.
       form: of a row; the first number is 0 in those that are not remembered,
         since the disk may have been at fault.
+      options: of which the rows depend, too.
       time_of: the local file's time that must not have changed.
     """
-    store = _store(name)
+    # Few bytes of each file, since there are millions: the digest of its path;
+    # its length and time of change in ns, -1 of what is no file; the row.
+    entry = np.dtype([("key", "<i8"), ("stat", "<i8", 2), ("row", form)])
+    store = _store(" ".join(map(str, [*options, _absolute(place)])))
     _used.add(store)
-    known = _load(store, form)
+    known = _load(store, entry)
     keys = np.fromiter(map(_key, paths), np.int64, len(paths))
     stats = _stats(paths, time_of)
-    places = known.places(keys)
     is_known = np.zeros([len(keys)], bool)
-    if len(known.keys):
-        is_known = (known.keys[places] == keys) & (stats[:, 0] >= 0)
-        is_known &= (known.stats[places] == stats).all(axis=1)
+    if len(known):
+        places = np.searchsorted(known["key"], keys)
+        same = known[np.minimum(places, len(known) - 1)]
+        is_known = (same["key"] == keys) & (stats[:, 0] >= 0)
+        is_known &= (same["stat"] == stats).all(axis=1)
     if not is_known.all():
         unknown = np.flatnonzero(~is_known)
         _, firsts = np.unique(keys[unknown], return_index=True)
         unknown = unknown[np.sort(firsts)]
-        rows = read([paths[i] for i in unknown.tolist()])
-        new = _Known(keys[unknown], stats[unknown], rows)
-        known = known.select(~np.isin(known.keys, new.keys)).joined(new)
-        is_whole = known.rows[(form.names or ("",))[0]] != 0
-        _save(store, known.select(is_whole & (known.stats[:, 0] >= 0)))
-        places = known.places(keys)
-    return known.rows[places]
+        new = np.zeros([len(unknown)], entry)
+        new["key"], new["stat"] = keys[unknown], stats[unknown]
+        new["row"] = read([paths[i] for i in unknown.tolist()])
+        others = known[~np.isin(known["key"], new["key"])]
+        known = np.concatenate([others, new])
+        known = known[np.argsort(known["key"])]
+        is_whole = known["row"][(form.names or ("",))[0]] != 0
+        _save(store, known[is_whole & (known["stat"][:, 0] >= 0)])
+    return known["row"][np.searchsorted(known["key"], keys)]
 
 
 def forget() -> None:
@@ -158,17 +135,12 @@ def _stats(paths: Sequence[str], time_of: str) -> np.ndarray:
 # ---- The store ---------------------------------------------------------------
 
 
-def place(path: str, *options: object) -> str:
-    """Returns a name for what is found at a path by some options."""
-    return " ".join(map(str, [*options, _absolute(path)]))
-
-
 def _store(name: str) -> str:
     """Returns the file of a name's rows."""
     text = f"{_VERSION} {name}".encode("utf-8", "surrogateescape")
     key = hashlib.sha256(text).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(cache, "tf_contrastive", "images", f"{key}.npz")
+    return os.path.join(cache, "tf_contrastive", "images", f"{key}.npy")
 
 
 def _absolute(path: str) -> str:
@@ -179,22 +151,20 @@ def _key(path: str) -> int:
     return digest(_absolute(path).encode("utf-8", "surrogateescape"))
 
 
-def _load(store: str, form: np.dtype) -> _Known:
+def _load(store: str, entry: np.dtype) -> np.ndarray:
     """Reads what is known; nothing, if the store is absent or damaged."""
     with contextlib.suppress(Exception):  # Damaged ones raise errors of any.
-        with open(store, "rb") as file, np.load(file) as arrays:
-            known = _Known(*(arrays[field] for field in _Known._fields))
-        if known.rows.dtype == form:
+        known = np.load(store)
+        if known.dtype == entry and known.ndim == 1:
             return known
-    numbers = np.zeros([0], np.int64)
-    return _Known(numbers, np.zeros([0, 2], np.int64), np.zeros([0], form))
+    return np.zeros([0], entry)
 
 
-def _save(store: str, known: _Known) -> None:
+def _save(store: str, known: np.ndarray) -> None:
     """Writes what is known, if that is possible."""
     with (
         contextlib.suppress(errors.UserError),
         files.replacing(store) as unfinished,
         open(unfinished, "wb") as file,
     ):
-        np.savez(file, **known._asdict())
+        np.save(file, known)

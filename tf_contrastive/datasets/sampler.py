@@ -11,8 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.config import components
-from tf_contrastive.config import data as declared
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.runtime import check_divisible
 from tf_contrastive.datasets.source import Source
@@ -21,7 +19,7 @@ from tf_contrastive.datasets.source import Source
 MAX_EPOCHS = 1 << 40
 # Files read at a time; fixed, since it determines the order of the records.
 _FILES_AT_A_TIME = 16
-# Files for each pipeline from which on "auto" shares files.
+# Files for each pipeline from which on they are shared.
 _FILES_PER_PIPELINE = 8
 
 
@@ -51,28 +49,22 @@ class Order:
       shuffle_buffer: encoded examples to shuffle among; examples that are in
         memory or listed by path, and files, are shuffled as a whole.
       cache: see `pipeline.in_memory`.
-      sharding: "example": every pipeline reads all files, and takes its rows;
-        "file": it reads its own files, so that the stream depends on the number
-        of pipelines; "auto": "file" if there are enough. For files of records
-        and sampler "shuffle".
+      shares_files: whether pipelines may read their own files of records, if
+        there are enough: the stream then depends on the number of pipelines.
     """
 
     batch_size: int
     seed: int = 0
     start_step: int = 0
-    sampler: str = declared.Shuffle.name
+    sampler: str = Data.sampler
     shuffle_buffer: int = Data.shuffle_buffer
     cache: str = Data.cache
-    sharding: str = Data.input_sharding
+    shares_files: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """The training stream, and the part of it that one input pipeline makes.
-
-    Replica r gets the same rows of a batch for any number of pipelines, unless
-    each pipeline reads its own files.
-    """
+    """The training stream, and the part of it that one pipeline makes."""
 
     source: Source
     order: Order
@@ -123,18 +115,9 @@ class Stream:
         if self.pipelines == 1 or self.source.arrays is not None:
             return "example"
         files = len(self.source.record_files().names)
-        if self.order.sharding == "auto":
-            is_many = files >= _FILES_PER_PIPELINE * self.pipelines
-            return "file" if is_many else "example"
-        if self.order.sharding == "file" and files < self.pipelines:
-            raise errors.UserError(
-                f"{errors.arg('input_sharding', 'file')}:"
-                f" {self.source.info.name} has {files} file(s) for"
-                f" {self.pipelines} hosts: use"
-                f" {errors.arg('input_sharding', 'example')}, or write at least"
-                f" {self.pipelines} files"
-            )
-        return self.order.sharding
+        is_many = files >= _FILES_PER_PIPELINE * self.pipelines
+        is_shared = self.order.shares_files and is_many
+        return "file" if is_shared else "example"
 
     def select(self, draws: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the pipeline's draws of the draws of all batches."""
@@ -236,9 +219,8 @@ class Stream:
 def shuffled(stream: Stream) -> tf.data.Dataset:
     """Draws every example at most once per epoch, in an order per epoch.
 
-    Where pipelines share files, a draw is one of this pipeline. The files of
-    each are others in every epoch, and a few of its examples come twice in an
-    epoch if they have fewer than it needs.
+    Where pipelines share files, a draw is one of this pipeline, whose files are
+    others in every epoch; a few examples come twice if they have too few.
     """
     epoch, step = divmod(stream.order.start_step, stream.steps)
     sharding = stream.sharding
@@ -256,14 +238,11 @@ def class_balanced(stream: Stream) -> tf.data.Dataset:
 
     If the batch size is not a multiple of the classes, the turn continues in
     the next batch. Every class cycles through its own examples, with a new
-    order and new views per cycle. Examples that are not in memory are read once
-    per class.
+    order and new views per cycle. Files are read once per class.
 
     Raises:
       UserError: if the examples have no labels.
     """
-    info = stream.source.info
-    declared.check_sampler(declared.ClassBalanced(), info.name, info.has_labels)
     classes, counts = np.unique(stream.source.labels(), return_counts=True)
     # Turn t belongs to class t % C.
     first = stream.order.start_step * stream.order.batch_size
@@ -286,4 +265,4 @@ def class_balanced(stream: Stream) -> tf.data.Dataset:
     )
 
 
-SAMPLERS = components.implementations(declared.SAMPLERS)
+SAMPLERS = {"shuffle": shuffled, "class_balanced": class_balanced}

@@ -151,6 +151,7 @@ class Files:
         Raises:
           UserError: if it cannot be read or used.
         """
+        place = f"record {self.skips[0]} (from 0) of {self.names[0]}"
         records = self.read(self.names[0]).skip(int(self.skips[0]))
         try:
             return use(next(iter(records)))
@@ -158,36 +159,26 @@ class Files:
         # quote the record.
         except (tf.errors.OpError, OSError, ValueError) as error:
             raise errors.UserError(
-                f"{name}: {self.place(0)} cannot be read"
-                f" ({errors.first_line(error)}): copy the file again, or write"
-                " it with images in PNG or JPEG"
+                f"{name}: {place} cannot be read ({errors.first_line(error)}):"
+                " copy the file again, or write it with images in PNG or JPEG"
             ) from error
 
     def unreadable(self, use: Callable[[Record], Any]) -> str | None:
         """Describes the first record that cannot be read, or used; or None."""
-        records = self.numbered().map(
-            lambda index, record: (index, use(record)),
-            tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        position = 0
-        try:
-            for _ in records:
-                position += 1
-            return None
-        # TensorFlow's message may quote the record.
-        except (tf.errors.OpError, UnicodeDecodeError) as error:
-            reason = errors.first_line(error)
-        if self.mask is not None:
-            position = int(np.flatnonzero(self.mask)[position])
-        return f"{self.place(position)} cannot be read ({reason})"
-
-    def place(self, row: int) -> str:
-        """Says where a record is; `row` counts those without the mask, too."""
-        firsts = np.cumsum([0, *self.counts[:-1]])
-        file = int(np.searchsorted(firsts, row, "right")) - 1
-        number = row - firsts[file] + self.skips[file]
-        return f"record {number} (from 0) of {self.names[file]}"
+        for name in self.names:
+            records = self.read(name).map(
+                use, tf.data.AUTOTUNE, deterministic=True
+            )
+            number = 0
+            try:
+                for _ in records:
+                    number += 1
+            # TensorFlow's message may quote the record.
+            except (tf.errors.OpError, UnicodeDecodeError) as error:
+                reason = errors.first_line(error)
+                place = f"record {number} (from 0) of {name}"
+                return f"{place} cannot be read ({reason})"
+        return None
 
     def select(self, indices: np.ndarray) -> "Files":
         """Returns only the records at `indices` (int [m], increasing)."""
@@ -226,19 +217,18 @@ class Source:
         files have their `size`, int32 [2]: height and width.
       decode: record -> {"image": uint8 [h, w, 3], "label": int64 []}, without
         "label" if unlabelled; in TensorFlow operations only. Records with a
-        `size` may have `halvings`, int32 [], see `decoding.decode`. Datasets
-        with channels that must not be augmented add "extra": a number for each
-        of them, [k], or one for each pixel of a view too, [S, S, k].
+        `size` may have `halvings`, int32 [], see `decoding.decode_jpeg`.
+        Channels that must not be augmented are "extra": a number for each, [k],
+        or one for each pixel of a view too, [S, S, k].
       info: metadata of the split.
       arrays: the records as arrays with a row per record, if they are in
-        memory (pixels, or what is known of files); such records can be read in
-        any order.
-      paths: the files of such records, if they are not the pixels themselves;
-        a record has its `path`, string [].
+        memory; such records can be read in any order.
       decoded: whether `arrays` hold the pixels themselves.
       files: the files of the records, if there are no `arrays`.
       digests: int64 [n], equal for images of files with the same bytes; of
         images that are no files a number for each. None: not computed.
+      paths: the files of records in memory, if they are not the pixels; a
+        record has its `path`, string [].
     """
 
     records: tf.data.Dataset
@@ -354,16 +344,9 @@ class Source:
             )
             batches = list(labels.batch(_ROWS).as_numpy_iterator())
             rows = self.arrays | {"label": np.concatenate(batches)}
-            found = self._with_rows(rows, info, self.paths)
+            found = in_memory(rows, self.decode, info, paths=self.paths)
+            found = dataclasses.replace(found, decoded=self.decoded)
         return dataclasses.replace(found, digests=self.digests)
-
-    def _with_rows(
-        self, rows: dict[str, Any], info: Info, paths: Paths | None
-    ) -> "Source":
-        """Returns other rows in memory of the same kind."""
-        return in_memory(
-            rows, self.decode, info, decoded=self.decoded, paths=paths
-        )
 
     def select(self, indices: np.ndarray) -> "Source":
         """Returns only the examples at `indices` (int [m], increasing)."""
@@ -371,7 +354,8 @@ class Source:
         if self.arrays is not None:
             rows = {k: tf.gather(v, indices) for k, v in self.arrays.items()}
             paths = None if self.paths is None else self.paths.take(indices)
-            chosen = self._with_rows(rows, info, paths)
+            chosen = in_memory(rows, self.decode, info, paths=paths)
+            chosen = dataclasses.replace(chosen, decoded=self.decoded)
         else:
             files = self.record_files().select(indices)
             chosen = in_files(files, self.decode, info)
@@ -540,17 +524,12 @@ def check_scorable(train: Info, test: Info) -> Info:
     lacks = not test.label_names and (
         (test.num_classes or 0) < (train.num_classes or 0)
     )
-    if train.num_classes != test.num_classes and not lacks:
+    differ = train.num_classes != test.num_classes and not lacks
+    named = train.label_names and test.label_names
+    if differ or (named and train.label_names != test.label_names):
         raise errors.UserError(
             f"{train.name}: {train.split} has {train.num_classes} classes and"
-            f" {test.split} {test.num_classes}: use splits of the same classes"
-        )
-    if train.label_names and test.label_names not in ((), train.label_names):
-        pairs = zip(train.label_names, test.label_names, strict=False)
-        ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
-        raise errors.UserError(
-            f"{train.name}: {train.split} and {test.split} have other classes,"
-            f" such as {ours} and {theirs} of the same number: use splits of"
-            " the same classes"
+            f" {test.split} {test.num_classes}, or others of these: use splits"
+            " of the same classes"
         )
     return dataclasses.replace(test, num_classes=train.num_classes)

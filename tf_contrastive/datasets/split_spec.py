@@ -42,35 +42,30 @@ def meaning(name: str) -> str | None:
     return _MEANINGS.get(name.strip().lower())
 
 
-def place(
-    name: str, pattern: str, split: str, find: Callable[[str], list[str]]
+def find(
+    name: str, pattern: str, split: str, look: Callable[[str], list[str]]
 ) -> tuple[str, list[str]]:
-    """Returns a split's path, of a pattern with `{split}`, and what is there.
+    """Returns a split's path, and the files there.
 
     Args:
       name: of the dataset.
-      pattern: a path; `{split}` is any word for the split, as usually written.
+      pattern: a path, in which `{split}` is any word for the split.
       split: any word for it.
-      find: path -> the files there.
+      look: path -> the files there.
 
     Raises:
       UserError: if there are files of several words.
     """
     wanted = meaning(split)
-    words = [word for word, split in _MEANINGS.items() if split == wanted]
-    forms = [f(w) for w in words for f in (str.lower, str.title, str.upper)]
-    paths = {form: pattern.replace("{split}", form) for form in [split, *forms]}
-    there = {
-        tuple(found): path for path in paths.values() if (found := find(path))
-    }
+    words = {split, *(w for w, other in _MEANINGS.items() if other == wanted)}
+    paths = {pattern.replace("{split}", word) for word in words}
+    there = [(path, found) for path in sorted(paths) if (found := look(path))]
     if len(there) > 1:
         raise errors.UserError(
-            f"{name}: {' and '.join(there.values())} both mean the split"
-            f" {split}: rename or join them"
+            f"{name}: {' and '.join(path for path, _ in there)} both mean the"
+            f" split {split}: rename or join them"
         )
-    for files, path in there.items():
-        return path, list(files)
-    return paths[split], []
+    return there[0] if there else (pattern.replace("{split}", split), [])
 
 
 def look_alikes(names: Iterable[str]) -> list[str]:
@@ -100,17 +95,13 @@ def bounds(split: str, num_examples: int) -> tuple[int, int]:
     _, start, stop = parse(split)
     first = _absolute(start, num_examples, 0)
     last = _absolute(stop, num_examples, num_examples)
-    if max(abs(first), abs(last)) > num_examples:
-        raise errors.UserError(
-            f"split {split} exceeds the {num_examples} examples: use a slice"
-            " of those"
-        )
+    is_inside = max(abs(first), abs(last)) <= num_examples
     first = first + num_examples if first < 0 else first
     last = last + num_examples if last < 0 else last
-    if first >= last:
+    if not is_inside or first >= last:
         raise errors.UserError(
-            f"split {split} of {num_examples} examples is empty: use a wider"
-            " slice"
+            f"split {split} is empty, or exceeds the {num_examples} examples:"
+            " use another slice"
         )
     return first, last
 

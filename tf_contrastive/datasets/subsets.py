@@ -1,46 +1,14 @@
 """Datasets made from others: some of their classes, some of their labels."""
 
 import dataclasses
-import os
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors, files
-from tf_contrastive.config.dataset import (
-    EMBEDDED_NOTE,
-    OfClasses,
-    Subset,
-    dataset_family,
-)
-from tf_contrastive.datasets import split_spec, tfds_source
+from tf_contrastive.base import errors
+from tf_contrastive.config.dataset import OfClasses, Subset
+from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.source import Access, Info, Source
-
-
-class Published(NamedTuple):
-    """SimCLR's choice of labels of ImageNet (its footnote 5)."""
-
-    dataset: str  # In TensorFlow Datasets.
-    # Of google-research/simclr, in imagenet_subsets: names of images.
-    file: str
-
-
-# By fraction of the labels.
-PUBLISHED = {
-    0.01: Published("imagenet2012_subset/1pct", "1percent.txt"),
-    0.1: Published("imagenet2012_subset/10pct", "10percent.txt"),
-}
-
-
-def is_imagenet(info: Info) -> bool:
-    """Whether images are the training images of the published choices."""
-    return dataset_family(info.name) == "imagenet2012" and info.split == "train"
-
-
-def note_of(inner: Source) -> str:
-    """The note on embedded data at the end of a dataset's name, if any."""
-    return EMBEDDED_NOTE if inner.info.name.endswith(EMBEDDED_NOTE) else ""
 
 
 def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
@@ -68,67 +36,14 @@ def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     return np.sort(np.concatenate(rows))
 
 
-def listed_rows(path: str, source: Source, data_dir: str | None) -> np.ndarray:
-    """Returns the rows of the images that a file names, int64, increasing.
-
-    The file has a name a line, such as n01440764_10026.JPEG. The source is of
-    files of images, or of TFDS with the feature `file_name`.
-
-    Raises:
-      UserError: for a name that none, or more than one of the images has.
-    """
-    info = source.info
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(_image_names(source, data_dir)):
-        rows.setdefault(os.path.basename(name), []).append(row)
-    names = read_names(path)
-    found = [rows.get(name, []) for name in names]
-    if wrong := [n for n, r in zip(names, found, strict=True) if len(r) != 1]:
-        raise errors.UserError(
-            f"{path}: {len(wrong):,} of its {len(names):,} images are not in"
-            f" {info.name} {info.split}, or several times, such as {wrong[0]}:"
-            " use the list of these images"
-        )
-    return np.unique(np.concatenate(found))
-
-
-def read_names(path: str) -> list[str]:
-    """Reads a list of images; `UserError` if there is none."""
-    try:
-        names = files.read(path).decode().split()
-    except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:
-        raise errors.UserError(
-            f"the list of images {path} cannot be read"
-            f" ({errors.first_line(error)}): copy it again"
-        ) from error
-    if not names:
-        raise errors.UserError(f"{path} names no image: copy it again")
-    return names
-
-
-def _image_names(source: Source, data_dir: str | None) -> list[str]:
-    """Returns the names of the files that images are from, in order."""
-    if source.paths is not None:
-        return list(source.paths)
-    return tfds_source.file_names(source.info.name, source.info.split, data_dir)
-
-
 def subset(name: str, options: Subset, split: str, access: Access) -> Source:
     """A balanced fraction of train; other splits whole."""
-    published = PUBLISHED.get(options.fraction)
-    if published and dataset_family(options.of) == "imagenet2012":
-        try:
-            inner = access.open(published.dataset, split)
-        except errors.AbsentDataError:
-            pass
-        else:
-            return inner.renamed(f"{name} ({published.dataset})")
     if split_spec.parse(split)[0] != "train":
         inner = access.open(options.of, split)
-        return inner.renamed(name + note_of(inner))
+        return inner.renamed(name)
     inner = access.open(options.of, "train").labelled()
     rows = balanced_rows(inner.labels(), options.fraction, options.seed)
-    info = dataclasses.replace(inner.info, name=name + note_of(inner))
+    info = dataclasses.replace(inner.info, name=name)
     return _sliced(inner, rows, split, info)
 
 
@@ -149,10 +64,7 @@ def of_classes(
     numbers = np.full([len(known)], -1, np.int64)
     numbers[[known.index(each) for each in names]] = np.arange(len(names))
     info = dataclasses.replace(
-        inner.info,
-        name=name,
-        num_classes=len(names),
-        label_names=names,
+        inner.info, name=name, num_classes=len(names), label_names=names
     )
     chosen = _sliced(inner, np.flatnonzero(numbers[labels] >= 0), split, info)
     with tf.device("CPU:0"):

@@ -4,9 +4,7 @@ The names of the columns are in a header, and nothing is guessed from values.
 """
 
 import codecs
-import collections
 import functools
-import itertools
 import os
 import re
 
@@ -20,12 +18,7 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.config.dataset import CSV
 from tf_contrastive.datasets import image_files, paths, split_spec
-from tf_contrastive.datasets.listing import (
-    OWN,
-    Listing,
-    few,
-    table,
-)
+from tf_contrastive.datasets.listing import OWN, Listing, few, table
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"write a header such as path,label,split, {OWN}"
@@ -88,9 +81,6 @@ def _read(file: str, reading: Reading) -> pa.Table:
                 strings_can_be_null=False,
             ),
         )
-        for column in table.columns:
-            if pc.any(pc.match_substring_regex(column, r'^\s+"')).as_py():
-                raise ValueError("there are spaces before a quote")
         if len({*names}) < len(names):
             raise ValueError("several columns have the same name")
     except (ValueError, pa.ArrowException) as error:
@@ -114,15 +104,10 @@ def _column(
     """Returns the column of an option, or of one of the usual names."""
     known = (_plain(wanted),) if wanted else names
     found = [name for name in table.column_names if _plain(name) in known]
-    if wanted and not found:
+    if len(found) > 1 or (wanted and not found):
         raise errors.UserError(
-            f"{file}: there is no column {errors.arg(option, wanted)}: it has"
-            f" {', '.join(table.column_names)}"
-        )
-    if len(found) > 1:
-        raise errors.UserError(
-            f"{file}: which of its columns {', '.join(found)} is it? Set"
-            f" {errors.arg(option, found[0])}, or another one"
+            f"{file}: which of its columns {', '.join(table.column_names)} is"
+            f" it? Set {errors.arg(option, wanted or found[0])}, or another one"
         )
     return next(iter(found), None)
 
@@ -130,10 +115,7 @@ def _column(
 def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
     """Reads a table; returns rows of `Listing`.
 
-    Args:
-      file: of the table.
-      split: that of all lines; None: those of a column, or train.
-      reading: options.
+    Without a `split` of all lines, it is that of a column, or train.
 
     Raises:
       UserError: for lines that lack something, or columns of another name.
@@ -169,15 +151,10 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
             raise errors.UserError(
                 f"{file}: column {other} has splits: rename it to split"
             )
-    if others:
-        unread = f"{file}: columns that are not read: {few(others)}"
-        terminal.info(unread, once=True)
     base, none = os.path.dirname(file), paths.array_of([""] * len(lines))
 
     def located(written: str) -> str:
-        if "://" in written:
-            return written
-        return os.path.join(base, os.path.expanduser(written))
+        return written if "://" in written else os.path.join(base, written)
 
     def split_of(word: str) -> str:
         if split or of_split is None:
@@ -204,31 +181,6 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
 
 
 # ---- Labels ------------------------------------------------------------------
-
-
-def _check_single(name: str, labels: set[str]) -> None:
-    """Refuses labels of several classes, and warns of what may be some."""
-    several = set(filter(_SEVERAL.fullmatch, labels))
-    words = {label: {*re.split(r"[\s,&+]+", label)} for label in labels}
-    joined = {label: parts for label, parts in words.items() if len(parts) > 1}
-    several |= {x for x, parts in joined.items() if labels.issuperset(parts)}
-    if several:
-        raise errors.UserError(
-            f"{name}: label {min(several)} has several classes: write one class"
-            f" for each image, {OWN}"
-        )
-    uses = collections.Counter(itertools.chain(*words.values()))
-    # "black bear", "polar bear": these have a word of their own.
-    doubtful = [
-        label
-        for label, parts in joined.items()
-        if all(uses[part] > 1 for part in parts)
-    ]
-    if doubtful:
-        terminal.warning(
-            f"{name}: labels such as {min(doubtful)!r} are read as one class:"
-            f" if they name several, write one for each image, {OWN}"
-        )
 
 
 def _check_repeated(name: str, rows: pa.Table) -> None:
@@ -276,7 +228,7 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
     parts = []
     if "{split}" in path:
         for split in ("train", "test", "validation"):
-            _, found = split_spec.place(name, path, split, _tables)
+            _, found = split_spec.find(name, path, split, _tables)
             parts += [_lines(file, split, reading) for file in found]
     elif _tables(path):
         parts = [_lines(path, None, reading)]
@@ -286,7 +238,12 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
             f"{name}: {path} {what}: use a table, or folder:PATH"
         )
     rows = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
-    _check_single(name, {*pc.unique(rows["label"]).to_pylist()})
+    labels = pc.unique(rows["label"]).to_pylist()
+    if several := sorted(filter(_SEVERAL.fullmatch, labels)):
+        raise errors.UserError(
+            f"{name}: label {several[0]} has several classes: write one class"
+            f" for each image, {OWN}"
+        )
     _check_repeated(name, rows)
     return Listing(path, rows, {"lines": f"{len(rows):,}"}, has_numbers=True)
 

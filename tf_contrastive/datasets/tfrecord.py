@@ -4,11 +4,9 @@ The first record says which features are the image and the label, and all
 others must have them, so that no label is lost.
 """
 
-import concurrent.futures
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -18,9 +16,9 @@ from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
     decoding,
+    features,
     listing,
     record_files,
-    remembered,
     split_spec,
 )
 from tf_contrastive.datasets.source import (
@@ -34,11 +32,14 @@ from tf_contrastive.datasets.source import (
 
 # In a path: the name of the split.
 _SPLIT = "{split}"
-# The usual names of features.
-_IMAGES = ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
-_LABELS = ("label", "image/class/label", "class/label", "image/label")
-# Files whose labels are read at a time, and records of each.
-_FILES_AT_A_TIME, _BATCH = 16, 256
+_IMAGE = features.Kind(
+    "bytes", ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
+)
+_LABEL = features.Kind(
+    "int64", ("label", "image/class/label", "class/label", "image/label")
+)
+# Records whose labels are read at a time.
+_BATCH = 256
 # What is found of a file; it is remembered, since its records were read.
 _ROW = np.dtype(
     [("is_read", "i1"), ("least", "<i8"), ("most", "<i8"), ("lacking", "<i8")]
@@ -57,21 +58,6 @@ def _matching(path: str) -> list[str]:
     return [path] if gfile.exists(path) else sorted(gfile.glob(path))
 
 
-def _of_split(name: str, pattern: str, split: str) -> tuple[str, list[str]]:
-    """Returns a split's path or pattern, and what is there."""
-    if _SPLIT not in pattern:
-        hint = f"put {_SPLIT} into the path for more"
-        split_spec.only_train(name, split, hint)
-        return pattern, _matching(pattern)
-    base = split_spec.parse(split)[0]
-    place, there = split_spec.place(name, pattern, base, _matching)
-    if not there:
-        raise errors.AbsentSplitError(
-            f"{name} has no split {base!r}: no file matches {place}"
-        )
-    return place, there
-
-
 def _list(
     name: str, pattern: str, split: str
 ) -> tuple[str, list[str], np.ndarray]:
@@ -81,7 +67,17 @@ def _list(
       UserError: if there are none, or others that should be; or if they are of
         several splits.
     """
-    place, found = _of_split(name, pattern, split)
+    base = split_spec.parse(split)[0]
+    if _SPLIT in pattern:
+        place, found = split_spec.find(name, pattern, base, _matching)
+    else:
+        hint = f"put {_SPLIT} into the path for more"
+        split_spec.only_train(name, split, hint)
+        place, found = pattern, _matching(pattern)
+    if _SPLIT in pattern and not found:
+        raise errors.AbsentSplitError(
+            f"{name} has no split {base!r}: no file matches {place}"
+        )
     paths = [
         path
         for path in found
@@ -97,13 +93,6 @@ def _list(
             " files, with or without wildcards"
         )
     counts = record_files.count_all(paths, place)
-    foreign = [p for p, n in zip(paths, counts.tolist(), strict=True) if n < 0]
-    if foreign:
-        raise errors.UserError(
-            f"{name}: {len(foreign):,} of {len(paths):,} files are no TFRecord"
-            f" files, compressed, or damaged, such as {foreign[0]}: use a"
-            f" pattern of the others, {listing.OWN}"
-        )
     if alike := split_spec.look_alikes(paths):
         raise errors.UserError(
             f"{name}: its files are of several splits, such as"
@@ -122,99 +111,65 @@ def _list(
 # ---- Features ----------------------------------------------------------------
 
 
-class _Chosen(NamedTuple):
-    """Names of the features of the image and the label, None without labels."""
-
-    image: str
-    label: str | None
-
-
-def _choose(name: str, serialized: bytes, reading: Reading) -> _Chosen:
-    """Chooses the features of a dataset by its first record.
-
-    Raises:
-      UserError: if there is no image, or another feature may be the label.
-    """
+def _choose(
+    name: str, serialized: bytes, reading: Reading
+) -> tuple[str, str | None]:
+    """Returns the features of the image and the label, by the first record."""
     try:
-        features = tf.train.Example.FromString(serialized).features.feature
+        known = tf.train.Example.FromString(serialized).features.feature
     except Exception as error:  # protobuf's DecodeError is a private class.
         raise errors.UserError(
             f"{name}: its records are not tf.train.Example: write them with"
             " an encoded image in feature 'image'"
         ) from error
-    kinds = {}
-    for key, feature in sorted(features.items()):
+    types = {}
+    for key, feature in sorted(known.items()):
         kind = feature.WhichOneof("kind") or "none"
         count = len(getattr(feature, kind).value) if kind != "none" else 0
         several = f"{count:,} x " if count != 1 else ""
-        kinds[key] = several + kind.removesuffix("_list")
-    present = ", ".join(f"{n} ({kind})" for n, kind in kinds.items()) or "none"
-
-    def find(option: str, usual: tuple[str, ...], kind: str) -> str | None:
-        wanted = getattr(reading, option)
-        names = [n for n in ((wanted,) if wanted else usual) if n in kinds]
-        if not names:
-            return None
-        if len(names) > 1 or kinds[names[0]] != kind:
-            raise errors.UserError(
-                f"{name}: not one {kind}: {', '.join(names)}: set"
-                f" {errors.arg(option, names[-1])} or another feature; features"
-                f" present: {present}"
-            )
-        return names[0]
-
-    image = find("image_feature", _IMAGES, "bytes")
-    if image is None:
-        raise errors.UserError(
-            f"{name}: its records have no encoded image in feature"
-            f" {reading.image_feature or ' or '.join(_IMAGES)}: set"
-            f" {errors.arg('image_feature')}, or write the bytes of a JPEG or"
-            f" PNG file there; features present: {present}"
-        )
-    wanted = reading.label_feature
-    if wanted == NO_FEATURE:
-        return _Chosen(image, None)
-    label = find("label_feature", _LABELS, "int64")
-    if label is None and wanted and reading.admits_unlabelled:
-        return _Chosen(image, wanted)  # Of other records.
-    integers = [n for n, kind in kinds.items() if kind == "int64"]
-    if label is None and (wanted or integers):
-        raise errors.UserError(
-            f"{name}: its records have no feature"
-            f" {wanted or ' or '.join(_LABELS)}: set"
-            f" {errors.arg('label_feature', (integers or ['NAME'])[0])}, or"
-            f" {errors.arg('label_feature', NO_FEATURE)} to read no labels;"
-            f" features present: {present}"
-        )
-    return _Chosen(image, label)
+        types[key] = several + kind.removesuffix("_list")
+    wanted = reading.label_feature or NO_FEATURE
+    if reading.admits_unlabelled and wanted not in (NO_FEATURE, *types):
+        types[wanted] = "int64"  # Of other records.
+    return features.choose(name, types, _IMAGE, _LABEL, reading)
 
 
-def _parser(chosen: _Chosen, may_lack: bool) -> Callable[[tf.Tensor], Record]:
+def parser(
+    image: str, label: str | None, may_lack: bool = False
+) -> Callable[[tf.Tensor], Record]:
     """Returns serialized, string [] -> record, for records without faults.
 
-    `may_lack`: whether records may have no label, or -1, and then have -1.
+    Args:
+      image: feature of the encoded image.
+      label: feature of the label; None without labels.
+      may_lack: whether records may have no label, or -1, and then have -1.
     """
-    features = {chosen.image: tf.io.FixedLenFeature([], tf.string)}
-    if chosen.label is not None:
+    spec = {image: tf.io.FixedLenFeature([], tf.string)}
+    if label is not None:
         none = -1 if may_lack else None
-        features[chosen.label] = tf.io.FixedLenFeature([], tf.int64, none)
+        spec[label] = tf.io.FixedLenFeature([], tf.int64, none)
 
     def parse(serialized: tf.Tensor) -> Record:
-        parsed = tf.io.parse_single_example(serialized, features)
-        record = {"image": parsed[chosen.image]}
-        if chosen.label is not None:
-            record["label"] = parsed[chosen.label]
-        return record
+        parsed = tf.io.parse_single_example(serialized, spec)
+        record = {"image": parsed[image]}
+        return record if label is None else record | {"label": parsed[label]}
 
     return parse
 
 
 def _labels(
-    paths: list[str], place: str, parse: Callable[[tf.Tensor], Record]
+    paths: list[str],
+    place: str,
+    parse: Callable[[tf.Tensor], Record],
+    options: tuple[object, ...],
 ) -> np.ndarray:
     """Reads all labels of files: a `_ROW` of each.
 
-    `place` is what the files are of, and `parse` reads a record of them.
+    Args:
+      paths: of the files.
+      place: what they are of.
+      parse: reads a record of them.
+      options: those of `parse`.
     """
 
     def one(path: str) -> tuple[int, int, int, int]:
@@ -227,14 +182,9 @@ def _labels(
             lacking += np.count_nonzero(labels == -1)
         return 1, least, most, lacking
 
-    def read(some: Sequence[str]) -> np.ndarray:
-        what = f"labels of {len(some):,} TFRecord files"
-        threads = remembered.threads(some, _FILES_AT_A_TIME)
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            found = [*remembered.logged(pool.map(one, some), what)]
-        return np.array(found, _ROW)
-
-    return remembered.find(paths, place, read, _ROW, time_of="st_ctime_ns")
+    return record_files.find(
+        paths, place, one, _ROW, "labels", ("labels", *options)
+    )
 
 
 def _check_labels(name: str, rows: np.ndarray, may_lack: bool) -> int:
@@ -271,15 +221,14 @@ def tfrecord(
     read = tf.data.TFRecordDataset
     files = Files(paths, np.zeros_like(counts), counts, read)
     first = files.use_first(name, lambda record: record.numpy())
-    chosen = _choose(name, first, reading)
-    parse = _parser(chosen, may_lack)
+    image, label = _choose(name, first, reading)
+    parse = parser(image, label, may_lack)
     decode = decoding.decode_record
     files.use_first(name, lambda record: decode(parse(record)))
     num_classes, lacking = None, 0
-    if chosen.label is not None:
-        store = remembered.place(place, *chosen, may_lack)
+    if label is not None:
         try:
-            labels = _labels(paths, store, parse)
+            labels = _labels(paths, place, parse, (image, label, may_lack))
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             record = files.unreadable(parse) or place
             raise errors.UserError(
@@ -289,8 +238,7 @@ def tfrecord(
             ) from error
         num_classes = _check_labels(name, labels, may_lack)
         lacking = int(labels["lacking"].sum())
-    total = int(counts.sum())
-    start, stop = split_spec.bounds(split, total)
+    start, stop = split_spec.bounds(split, int(counts.sum()))
     info = Info(
         name,
         split,
@@ -299,8 +247,8 @@ def tfrecord(
         unlabelled=lacking > 0,
         found=(
             ("files", f"{len(paths):,} TFRecord"),
-            ("images", f"feature {chosen.image!r}"),
-            ("labels", f"feature {chosen.label!r}" if chosen.label else "none"),
+            ("images", f"feature {image!r}"),
+            ("labels", f"feature {label!r}" if label else "none"),
             ("without_label", f"{lacking:,} records" * bool(lacking)),
         ),
     )

@@ -194,7 +194,7 @@ def _faster_input(run: Pretrain) -> str:
         run.views.augment_on != "device"
     )
     ways += [errors.arg("cache", "memory")] * (run.data.cache != "memory")
-    return " or ".join([*ways, errors.arg("data_service")])
+    return " or ".join(ways) or "more CPU cores, or smaller image files"
 
 
 _MAX_WITHOUT_POSITIVES = 0.05
@@ -207,10 +207,10 @@ _MAX_BANK = 1 / 4
 def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of classes, positives and negatives."""
     expected, loss = facts.expected, facts.run.loss
-    sizes, sampler = facts.class_sizes, facts.run.data.sampler
+    sizes, data = facts.class_sizes, facts.run.data
     if sizes is not None and loss.needs_labels:
         least, most = sizes[sizes > 0].min(), sizes.max()
-        can_balance = not (sampler.chooses_by_class or facts.info.unlabelled)
+        can_balance = not (data.balances_classes or facts.info.unlabelled)
         if most > _MAX_IMBALANCE * least and can_balance:
             yield (
                 "imbalance",

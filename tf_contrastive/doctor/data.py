@@ -6,7 +6,7 @@ import numpy as np
 
 from tf_contrastive import datasets, train
 from tf_contrastive.base import errors
-from tf_contrastive.datasets import description, overlap
+from tf_contrastive.datasets import description
 from tf_contrastive.doctor import test_split
 
 
@@ -35,13 +35,6 @@ def examine(run: train.PreparedRun, seconds: float) -> Examined:
     rows = description.describe(source, classes)
     scored, problems = _scored(run)
     rows["test_split"] = scored
-    copies = overlap.find_copies(source)
-    if copies and copies.relabelled:
-        problems["copies"] = (
-            f"{source.info.name}: {copies.relabelled:,} images are copies of"
-            f" others, and not all of one class ({copies.relabelled_names}):"
-            " remove those of the wrong class"
-        )
     warnings = {name: errors.Message(x) for name, x in problems.items()}
     return Examined(rows, classes, warnings)
 

@@ -66,7 +66,7 @@ def expect(
             negatives = batch - 1
         return Expected(views - 1, negatives)
     related = counts if related is None else related
-    if run.data.sampler.chooses_by_class:
+    if run.data.balances_classes:
         others, without = _balanced(len(counts), batch)
     else:
         others, without = _shuffled(

@@ -12,7 +12,13 @@ from tf_contrastive import distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
-from tf_contrastive.config.dataset import facts, image_dataset
+from tf_contrastive.config.dataset import (
+    DigitOnImage,
+    Digits,
+    facts,
+    image_dataset,
+    read,
+)
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain, image_side
@@ -36,7 +42,7 @@ _SIDE = {"imagenet": 32, "cifar": 16}
 class Substitute(NamedTuple):
     """What replaces a dataset that is not available."""
 
-    # Of digits with as many classes, also inside the name of a derived dataset.
+    # Of digits, also inside the name of a derived dataset.
     name: str
     # Of the images that it replaces, in pixels.
     side: int
@@ -48,12 +54,12 @@ def substitute(dataset: str) -> Substitute:
     """Returns what replaces a dataset that is not available."""
     source = image_dataset(dataset)
     known = facts(source)
-    digits = f"digits/{known.classes or 10}"
+    digits = Digits.name
     name = digits
-    if source != dataset:
+    needs_mnist = isinstance(read(dataset), DigitOnImage)
+    if source != dataset and not needs_mnist:
         name = dataset.replace(f"of={source}", f"of={digits}")
-    note = ", assuming 10 classes" * (known.classes is None)
-    message = f"{name} replaces {dataset}, which is not found{note}"
+    message = f"{name} replaces {dataset}, which is not found"
     return Substitute(name, known.side or DEFAULT_IMAGE_SIZE, message)
 
 
@@ -167,7 +173,6 @@ def smoke(
         dataset=dataset,
         split=f"{train}[:{taken}]",
         validation_fraction=cut,
-        data_service="",
         image_size=min(_SIDE[stem], side),
         init_from="",
         **network,

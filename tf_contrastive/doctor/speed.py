@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive import train
-from tf_contrastive.datasets import synthetic
-from tf_contrastive.doctor import memory
+from tf_contrastive.doctor import memory, synthetic
 
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048
@@ -36,13 +35,8 @@ class StepTime:
     peak_memory: int
 
 
-def measure_input(run: train.PreparedRun, seconds: float) -> float | None:
-    """Measures the input in images per second, for `seconds` after a batch.
-
-    Returns None for batches of a data service.
-    """
-    if run.service:
-        return None
+def measure_input(run: train.PreparedRun, seconds: float) -> float:
+    """Measures the input in images per second, for `seconds` after a batch."""
     source, replicas = run.source, run.strategy.num_replicas_in_sync
     count = source.info.num_examples
     if count > _EXAMPLES:

@@ -90,7 +90,7 @@ def _tfrecord(path: str, columns: Columns, label_names: list[str]) -> None:
     with tf.io.TFRecordWriter(path) as writer:
         for row in zip(*columns.values(), strict=True):
             values = dict(zip(names, row, strict=True))
-            writer.write(record_files.example(values))
+            writer.write(_example(values))
 
 
 def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
@@ -203,6 +203,22 @@ def _shards(path: str) -> list[str]:
     return shards
 
 
+def _example(columns: Mapping[str, Any]) -> bytes:
+    """Serializes a `tf.train.Example` of bytes, texts, integers and floats."""
+    features = {}
+    values: dict[str, Any]
+    for name, value in columns.items():
+        if isinstance(value, str | bytes):
+            values = {"bytes_list": {"value": [tf.compat.as_bytes(value)]}}
+        elif np.asarray(value).dtype.kind == "f":
+            values = {"float_list": {"value": np.ravel(value)}}
+        else:
+            values = {"int64_list": {"value": np.ravel(value)}}
+        features[name] = tf.train.Feature(**values)
+    whole = tf.train.Example(features={"feature": features})
+    return whole.SerializeToString()
+
+
 _Read = tuple[dict[str, np.ndarray], tuple[str, ...]]
 
 
@@ -217,8 +233,7 @@ def _read_npz(path: str) -> _Read:
 
 
 def _read_tfrecord(path: str) -> _Read:
-    if record_files.count(path) is None:
-        raise errors.UserError(f"{path} is not a TFRecord file, or damaged")
+    record_files.count(path)
     records = tf.data.TFRecordDataset(path)
     first = next(iter(records.take(1).as_numpy_iterator()), None)
     if first is None:

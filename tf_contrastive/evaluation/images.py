@@ -108,7 +108,7 @@ class Images:
             start_step=start_step,
             shuffle_buffer=self.run.data.shuffle_buffer,
             cache=self.run.data.cache,
-            sharding="example",
+            shares_files=False,
         )
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:

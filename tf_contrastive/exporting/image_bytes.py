@@ -61,13 +61,12 @@ def on_host(function: Callable) -> Callable:
 
 
 @on_host
-def decode(data: tf.Tensor, max_pixels: int, turn: bool) -> tf.Tensor:
-    """Decodes a JPEG's or PNG's bytes, string [], as Pillow does.
+def decode(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
+    """Decodes a JPEG's or PNG's bytes, string [], as Pillow does, upright.
 
     Args:
       data: the bytes.
       max_pixels: limit of its pixels.
-      turn: whether to turn it as its EXIF or XMP data say.
 
     Returns:
       uint8 [h, w, 3].
@@ -107,7 +106,7 @@ def decode(data: tf.Tensor, max_pixels: int, turn: bool) -> tf.Tensor:
     # which TensorFlow might report instead, and no dataset ignores.
     with tf.control_dependencies([fits]):
         data = tf.identity(data)
-    angle = orientation(data) if turn else tf.constant(1)
+    angle = orientation(data)
     with tf.control_dependencies([angle]):
         image = tf.cond(
             is_jpeg,
@@ -115,7 +114,7 @@ def decode(data: tf.Tensor, max_pixels: int, turn: bool) -> tf.Tensor:
             lambda: decoding.decode_png(data),
         )
     image.set_shape([None, None, 3])
-    return decoding.upright(image, angle) if turn else image
+    return decoding.upright(image, angle)
 
 
 @on_host

@@ -48,8 +48,8 @@ _PREPROCESSING = """
 
 Preprocessing is part of the model: the shorter side is resized to
 {resized_side} pixels (bilinear, antialiased), the centre of {image_size} x
-{image_size} pixels cropped, and colours standardized. EXIF orientation:
-{exif}."""
+{image_size} pixels cropped, and colours standardized. Encoded images are turned
+as their EXIF data say."""
 _CARD = """# Image encoder
 
 Maps images to embeddings of {embedding_size} numbers. Exported by

@@ -10,7 +10,6 @@ import tensorflow as tf
 import tf_contrastive
 from tf_contrastive import checkpoints, flags
 from tf_contrastive.base import errors, files
-from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.exporting import (
@@ -122,7 +121,6 @@ def export(
             head,
             names_file,
             max_image_pixels,
-            details["exif"],
         )
         path = versioning.write_version(save, output_dir)
     if failures:
@@ -191,7 +189,6 @@ def _details(
         "step": parts.run.step if parts.run else None,
         "resized_side": preprocessing.resize_target(size),
         "max_image_pixels": max_image_pixels,
-        "exif": parts.run.config.reading.exif if parts.run else Reading.exif,
         "flags": flags.record(parts.run.config) if parts.run else None,
         "package": tf_contrastive.__version__,
         "tensorflow": tf.__version__,
@@ -207,7 +204,7 @@ def details(path: str) -> dict[str, Any]:
       "step" (of a run, or None), "formats": [{"format", "file", "reader",
       "bytes", "largest_difference", "least_cosine"}, ...] (the last two where
       they were compared), "resized_side",
-      "max_image_pixels", "exif", "flags" (of the run, or None), "package",
+      "max_image_pixels", "flags" (of the run, or None), "package",
       "tensorflow"}.
     """
     return files.read_json(os.path.join(path, DETAILS_FILE))

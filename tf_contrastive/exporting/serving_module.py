@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.encoders.checked_input import check_range, pixels
 from tf_contrastive.exporting import image_bytes
@@ -41,7 +40,6 @@ class ServingModule(tf.Module):
       head: classifier, [N, D] -> probabilities [N, C]; None: no `classify`.
       label_names: path of a file with the names of the classes.
       max_pixels: limit of an encoded image that is decoded.
-      exif: "apply": images are turned as their EXIF data say; "ignore".
     """
 
     # `tf.Module` has properties of these names, which a SavedModel would lack.
@@ -55,11 +53,10 @@ class ServingModule(tf.Module):
         head: Callable[[tf.Tensor], tf.Tensor] | None = None,
         label_names: str = "",
         max_pixels: int = Exporting.max_image_pixels,
-        exif: str = Reading.exif,
     ) -> None:
         super().__init__()
         _, self._size, self._channels = image_shape(encoder)
-        self._max_pixels, self._exif = max_pixels, exif
+        self._max_pixels = max_pixels
         # A lambda hides the Keras model from `tf.saved_model.save`, which would
         # write its metadata and need its classes at loading.
         self._apply = lambda *args, **kwargs: encoder(*args, **kwargs)
@@ -207,8 +204,7 @@ class ServingModule(tf.Module):
 
         @tf.autograph.experimental.do_not_convert
         def decode(row: tf.Tensor, data: tf.Tensor) -> tuple:
-            turn = self._exif == "apply"
-            image = image_bytes.decode(data, self._max_pixels, turn)
+            image = image_bytes.decode(data, self._max_pixels)
             pixels = preprocessing.resize_and_crop(
                 image[tf.newaxis], self._size
             )

@@ -45,7 +45,6 @@ def _batch(run: Any) -> Any:
         wire_dtype="float32",
         mixup_alpha=0.0,
         cutmix_alpha=0.0,
-        decode_scale="full",
         batch_size=min(images, run.source.info.num_examples),
         sampler="shuffle",
         shuffle_buffer=min(buffer, _SHUFFLED_EXAMPLES),
@@ -53,5 +52,5 @@ def _batch(run: Any) -> Any:
     )
     # In this process alone.
     local = tf.distribute.get_strategy()
-    few = dataclasses.replace(few, strategy=local, service=None)
+    few = dataclasses.replace(few, strategy=local)
     return next(iter(few.batches()))

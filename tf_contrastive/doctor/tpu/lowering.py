@@ -10,7 +10,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tf_contrastive import train
-from tf_contrastive.datasets import synthetic
+from tf_contrastive.doctor import synthetic
 from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.contrastive_step import Gradients, Results
