@@ -4,10 +4,9 @@ import json
 import random
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from tf_contrastive import __main__, flags
@@ -390,14 +389,10 @@ json.dump(outcomes, sys.stdout)
 
 def _outcomes(lines):
     """(status, stdout, stderr) of command lines, where TensorFlow is absent."""
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_TENSORFLOW],
-        cwd=_ROOT,
-        capture_output=True,
+    done = processes.run(
+        processes.python(_WITHOUT_TENSORFLOW),
         input=json.dumps([shlex.split(line) for line in lines]),
-        text=True,
     )
-    assert done.returncode == 0, done.stderr
     return zip(lines, json.loads(done.stdout), strict=True)
 
 

@@ -1,10 +1,9 @@
 """What users put into a Keras model is saved with it, and loaded again."""
 
 import inspect
-import subprocess
-import sys
 
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 
@@ -132,10 +131,7 @@ def test_another_process_that_has_imported_the_package_loads_it(
     for path in paths:
         model.save(path)
     program = _PROGRAM.format(imports=imports)
-    done = subprocess.run(
-        [sys.executable, "-c", program, *paths], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    processes.run(processes.python(program, *paths))
 
 
 @pytest.mark.slow

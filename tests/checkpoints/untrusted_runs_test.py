@@ -1,11 +1,9 @@
 """A run from somebody else: it is read, nothing in it is executed."""
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import saved_run
 import tensorflow as tf
@@ -14,7 +12,6 @@ import tf_contrastive
 from tf_contrastive import checkpoints, exporting
 from tf_contrastive.base import errors
 
-_ROOT = Path(__file__).resolve().parents[2]
 _IMAGES = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)
 
 
@@ -97,14 +94,7 @@ def test_commands_do_not_execute_it(arguments, original, tmp_path):
     shutil.copytree(original, run)
     tf.saved_model.save(_Program(canary), str(run))
     words = arguments.format(run=run, out=tmp_path / "out").split()
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_contrastive", *words],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    processes.run(processes.main(*words))
     assert not canary.exists()
 
 

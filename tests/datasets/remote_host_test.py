@@ -62,13 +62,12 @@ def host():
     """The address of the server's process."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         address = f"127.0.0.1:{held.getsockname()[1]}"
-    with processes.start(processes.python(_HOST, address)) as server:
+    with processes.start(processes.python(_HOST, address)):
         yield address
-        server.kill()
 
 
-def _coordinate(*words):
-    processes.run(processes.python(_COORDINATOR, *words))
+def _coordinate(address, output, *names):
+    processes.run(processes.python(_COORDINATOR, address, output, *names))
 
 
 @pytest.mark.slow

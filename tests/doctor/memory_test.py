@@ -1,10 +1,9 @@
 """Predicted memory against what runs need."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
+import processes
 import pytest
 import small
 import tensorflow as tf
@@ -116,12 +115,7 @@ def test_peak_memory_of_a_run_is_predicted_within_a_fifth(tmp_path):
     ]
     peaks = {}
     for command in ("doctor", "pretrain"):
-        peak = subprocess.run(
-            [sys.executable, "-c", _PEAK, command, *words],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        peak = processes.run(processes.python(_PEAK, command, *words))
         peaks[command] = int(peak.stdout) / 2**10
     report = json.loads((tmp_path / "doctor.json").read_text())
     predicted = report["memory"]["process_mib"]

@@ -317,20 +317,7 @@ def test_values_have_forms(project, line):
             assert printed in done.stdout, value
 
 
-# ---- TensorBoard, tests ------------------------------------------------------
-
-
-@pytest.mark.parametrize("script", _SCRIPTS)
-def test_help_installs_and_runs_nothing(project, script):
-    install = project.folder / "launch" / "install"
-    if script == "install":
-        shutil.copy(ROOT / "launch" / script, install)
-    else:
-        launch_project.executable(install, "#!/bin/sh\nexit 1\n")
-    done = project.run(f"launch/{script}", "--help")
-    assert done.returncode == 0, done.stderr
-    assert "Use: " in done.stdout
-    assert project.calls() == []
+# ---- TensorBoard -------------------------------------------------------------
 
 
 def test_tensorboard_finds_runs(project):

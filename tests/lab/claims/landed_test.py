@@ -1,6 +1,5 @@
 """The results in docs, and what is said of them."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -37,31 +36,3 @@ def test_the_pages_are_those_that_the_results_give(tmp_path, monkeypatch):
         for path in paths:
             written = tmp_path / path.relative_to(_DOCS)
             assert written.read_text() == path.read_text(), path
-
-
-def test_networks_that_did_not_train_are_named(tmp_path):
-    """As SupCon on CIFAR-2 in an earlier run of SI-T4."""
-    path = tmp_path / "out/SI-T4/result.json"
-    path.parent.mkdir(parents=True)
-    result = json.loads(json.dumps(_LANDED["SI-T4"]))
-    for unit in result["units"]:
-        if (unit["case"], unit["arm"]) == ("CIFAR-2", "SupCon"):
-            unit["gate"] = {"final": 5.23 + 0.03 * unit["seed"]}
-            unit["gate"]["collapsed"] = 4.844
-    path.write_text(json.dumps(result))
-    claims = {"SI-T4": _KNOWN["SI-T4"]}
-    results_document.write(claims, str(tmp_path / "out"), str(tmp_path))
-    lines = (tmp_path / "RESULTS.md").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("| [SI-T4]")]
-    assert line.split(" | ")[2:4] == [
-        "**invalid**",
-        "CIFAR-2, SupCon not trained: final losses are 5.23 to 5.35, that of"
-        " equal embeddings is 4.84",
-    ]
-    page = (tmp_path / "results/SI-T4.md").read_text()
-    assert "| SINCERE near 0 | shown |" in page
-    assert "| SupCon above it | invalid | invalid; 1 of 2" in page
-    # Also a relation that decides nothing.
-    also = "final of SupCon - ln(positives) of SupCon >= 0"
-    assert f"| CIFAR-2 | {also} | - | - | - | invalid |" in page
-    assert f"| CIFAR-10 | {also} | +0.0226 |" in page
