@@ -43,7 +43,7 @@ def why_not():
 
 
 class Network:
-    """Hosts by name, from the first address of 10.38.0.0/24 and fd38::/64 on.
+    """Hosts by name, from the first address of 10.38.0.0/24 on.
 
     `with Network("a", "b") as (a, b):` deletes them at the end.
     """
@@ -88,13 +88,13 @@ class Host:
 
     Attributes:
       name: of the host.
-      address, address6: its IPv4 and IPv6 address.
+      address: its IPv4 address.
       space: the name of its network namespace.
     """
 
     def __init__(self, name, number):
         self.name = name
-        self.address, self.address6 = f"10.38.0.{number}", f"fd38::{number:x}"
+        self.address = f"10.38.0.{number}"
         self.space = f"{_PREFIX}{name}"
         self._card = f"02:00:0a:26:00:{number:02x}"  # The same after `boot`.
         self._port = f"port{number}"  # Of the switch.
@@ -108,9 +108,6 @@ class Host:
         _switch("link", "set", self._port, "master", "bridge", "up")
         self._ip("link", "set", "lo", "up")
         self._ip("address", "add", f"{self.address}/24", "dev", "eth0")
-        self._ip(
-            "address", "add", f"{self.address6}/64", "dev", "eth0", "nodad"
-        )
         self._ip("link", "set", "eth0", "up")
 
     def _ip(self, *words):
