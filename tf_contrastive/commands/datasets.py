@@ -1,10 +1,11 @@
-"""`datasets`: lists the datasets, or shows one."""
+"""`datasets`: lists the datasets, shows one, or packs one."""
 
 import dataclasses
+import os
 from typing import Any, ClassVar
 
 from tf_contrastive.base import files, terminal
-from tf_contrastive.base.errors import arg
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset import (
     DATASETS,
@@ -28,19 +29,40 @@ class Listing:
         check=dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
-    split: str = option("train", "split to show", check=split_name)
+    split: str = option("train", "split to show or pack", check=split_name)
     output: str = option("contact_sheet.png", "PNG file to write")
 
 
 @dataclasses.dataclass(frozen=True)
+class Packing:
+    """Images that are resized once, and then read as packed:FOLDER."""
+
+    pack: str = option(
+        "",
+        "folder to write the images of `dataset` to, as TFRecord files; an"
+        " interrupted command is repeated",
+    )
+    dataset: str = option("", "dataset to pack", check=dataset_name)
+    pack_side: int = option(
+        448,
+        "shorter side in pixels to which larger images are shrunk; twice the"
+        " side of a view leaves crops most of their detail",
+        minimum=8,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Datasets(Command):
-    """List the datasets, or show one."""
+    """List the datasets, show one, or pack one."""
 
     COMMON: ClassVar = (
         "show",
+        "dataset",
         "data_dir",
         "split",
         "output",
+        "pack",
+        "pack_side",
         "csv_label_column",
         "label_feature",
         "test_fraction",
@@ -48,13 +70,24 @@ class Datasets(Command):
     )
 
     listing: Listing = group(Listing())
+    packing: Packing = group(Packing())
     reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())
 
+    def _check(self) -> None:
+        dataset, folder = self.packing.dataset, self.packing.pack
+        if bool(folder) != bool(dataset):
+            raise UserError(
+                f"{arg('pack', folder)} and {arg('dataset', dataset)}: set"
+                " both, the folder to write and the dataset to read"
+            )
+
 
 def run(options: Datasets) -> int:
-    """Lists datasets, or writes a contact sheet; returns 0."""
-    if options.listing.show:
+    """Lists datasets, writes a contact sheet, or packs; returns 0."""
+    if options.packing.pack:
+        _pack(options)
+    elif options.listing.show:
         _show(options)
     else:
         for declared in DATASETS.values():
@@ -82,6 +115,19 @@ def _open(options: Datasets, name: str) -> Any:
     listing, data_dir = options.listing, options.listing.data_dir or None
     return datasets.source(
         name, listing.split, data_dir=data_dir, reading=options.reading
+    )
+
+
+def _pack(options: Datasets) -> None:
+    """Writes resized images, and prints how to read them."""
+    from tf_contrastive import datasets
+
+    chosen = options.packing
+    source = _open(options, chosen.dataset)
+    datasets.pack(source, os.path.expanduser(chosen.pack), chosen.pack_side)
+    print(
+        f"packed {source.info.num_examples:,} images of {source.info.split}:"
+        f" read them by --dataset=packed:{chosen.pack}"
     )
 
 
