@@ -2,14 +2,10 @@
 
 import dataclasses
 import importlib
-import tempfile
-from pathlib import Path
 
-import processes
 import pytest
 from dataset_helpers import (
     class_folders,
-    csv,
     encoded,
     picture,
     refused,
@@ -86,46 +82,3 @@ def test_paths_need_a_scheme(tmp_path):
     class_folders(tmp_path)
     refused("folder:PATH", name=str(tmp_path))
     refused("is a file", name=f"folder:{tmp_path}/cat/0.png")
-
-
-# Root may read everything.
-_WITHOUT_PERMISSION = """
-import os, sys
-from tf_contrastive import datasets
-from tf_contrastive.base import errors
-folder = sys.argv[1]
-if os.getuid() == 0:
-    # First what TensorFlow imports late, which another user may not read.
-    datasets.source(f"folder:{folder}/images")
-    datasets.source(f"tfrecord:{folder}/a.tfrecord")
-    os.setuid(65534)
-source = datasets.source(f"folder:{folder}/images")
-print(source.info.label_names, source.info.num_examples)
-for name in ("folder:{}/locked", "csv:{}/list.csv", "tfrecord:{}/a.tfrecord"):
-    try:
-        datasets.source(name.format(folder))
-    except errors.UserError as error:
-        print(error)
-"""
-
-
-@pytest.mark.slow
-def test_files_without_permission_are_an_error_of_one_line():
-    # Not in tmp_path, which only its owner may enter.
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        path.chmod(0o755)
-        class_folders(path / "images")
-        (path / "images" / "lost+found").mkdir()
-        (path / "locked").mkdir()
-        csv(path / "list.csv", "path,label\nimages/cat/0.png,a")
-        write_records(path / "a.tfrecord", [{"image": encoded(picture(0))}])
-        for name in ("images/lost+found", "locked", "list.csv", "a.tfrecord"):
-            (path / name).chmod(0)
-        done = processes.run(processes.python(_WITHOUT_PERMISSION, folder))
-    first, *others = done.stdout.splitlines()
-    assert first == "('cat', 'dog') 6"
-    for line, name in zip(
-        others, ("locked", "list.csv", "a.tfrecord"), strict=True
-    ):
-        assert name in line and "ermission denied" in line

@@ -212,20 +212,6 @@ def test_each_pipeline_reads_its_own_files(tmp_path):
     assert len({frozenset(owner[n] for n in epoch) for epoch in read[0]}) > 1
 
 
-@pytest.mark.slow
-def test_replica_batches_add_up_to_the_rows_of_the_pipeline(source):
-    whole = batches(source, 3, (2, 1, 2), batch_size=8)
-    parts = batches(source, 6, (2, 1, 4), batch_size=8)
-    joined = [
-        tuple(
-            np.concatenate(arrays)
-            for arrays in zip(*parts[i : i + 2], strict=True)
-        )
-        for i in range(0, 6, 2)
-    ]
-    assert_same(whole, joined)
-
-
 def test_all_kinds_of_source_in_memory_give_the_same_stream(
     tmp_path, monkeypatch
 ):

@@ -105,7 +105,6 @@ def _features(kinds):
         "coarse_label": few,
         "text": kinds.Text(),
         "number as label": kinds.Scalar(np.int64),
-        "objects": kinds.Sequence({"label": few}),
     }
 
 
@@ -115,22 +114,17 @@ _VALUES = {
     "coarse_label": [0, 1, 1, 0],
     "text": [b"a", b"b", b"c", b"d"],
     "number as label": [5, 1, 2, 0],
-    "objects": {"label": [[0, 1]] * 4},
 }
 # Features besides the image; supervised keys; --label_feature -> the feature
 # that is read, None: no labels, or what an error says.
 _CHOICES = [
     ("label", None, "", "label"),
-    ("label, coarse_label", None, "", "label"),
     ("label, coarse_label", None, "coarse_label", "coarse_label"),
     ("label", None, "none", None),
-    ("fine_label, text", "fine_label", "", "fine_label"),
     ("fine_label, coarse_label", "coarse_label", "", "coarse_label"),
     ("fine_label", None, "", ["label_feature=fine_label"]),
-    ("fine_label", None, "fine_label", "fine_label"),
     ("text", "text", "", None),
     ("number as label", None, "", ["label (Scalar)", "label_feature=none"]),
-    ("objects", None, "", None),
     ("label", None, "lable", ["lable", "label_feature=label"]),
 ]
 

@@ -129,9 +129,7 @@ def open_listing(
 
 
 def from_paths(files: list[str], reading: Reading) -> Source:
-    """Opens images by their paths, in order and without labels.
-
-    Any number of unreadable ones is left out, and reported.
+    """Opens images by their paths, in order; unreadable ones are left out.
 
     Raises:
       UserError: if none can be read.

@@ -7,6 +7,7 @@ of a dataset's files is in `$XDG_CACHE_HOME/tf_contrastive/images`.
 import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import os
 import stat
 import time
@@ -75,7 +76,9 @@ def find(
         unknown = unknown[np.sort(firsts)]
         new = np.zeros([len(unknown)], entry)
         new["key"], new["stat"] = keys[unknown], stats[unknown]
-        new["row"] = read([paths[i] for i in unknown.tolist()])
+        is_new = np.zeros([len(keys)], bool)
+        is_new[unknown] = True
+        new["row"] = read([*itertools.compress(paths, is_new)])
         others = known[~np.isin(known["key"], new["key"])]
         known = np.concatenate([others, new])
         known = known[np.argsort(known["key"])]
