@@ -142,6 +142,9 @@ def _parsed(
         if name in options:
             hint = f": use --{options[name].family}={options[name].key}=VALUE"
         raise errors.UserError(f"unknown flag --{name}{hint}") from error
+    # absl compares an unknown name with all others, letter by letter.
+    except RecursionError as error:
+        raise errors.UserError("a flag's name is too long") from error
     # absl raises a plain ValueError for --noNAME=VALUE.
     except (absl_flags.Error, ValueError) as error:
         raise errors.UserError(str(error)) from error
