@@ -283,32 +283,9 @@ def eps_supinfonce(
     return values, counted
 
 
-def sincere(
-    projections,
-    labels,
-    *,
-    temperature=0.1,
-    normalize=True,
-    unlabelled="refuse",
-    unlabelled_negatives=True,
-):
+def sincere(projections, labels, **options):
     """SINCERE (SI Eq 12): a positive against itself and the negatives."""
-    z = prepare(projections, normalize)
-    s = similarities(z, temperature)
-    same = same_class(labels)
-    batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
-    for i, v in np.ndindex(batch, views):
-        positives, negatives = split(i, v, same, views)
-        if not positives:
-            continue
-        if not unlabelled_negatives:
-            negatives = without(i, negatives, labels)
-        counted[i, v] = True
-        noise = log_sum_exp(s[i, v][k] for k in negatives)
-        values[i, v] = mean(softplus(noise - s[i, v][p]) for p in positives)
-    return values, counted
+    return eps_supinfonce(projections, labels, epsilon=0.0, **options)
 
 
 def npairs(projections, labels, *, temperature=1.0, normalize=True):
@@ -390,15 +367,9 @@ def _against_negatives(
 ):
     """What `margin` and `nt_logistic` share: the choice of the negatives.
 
-    Args:
-      projections: [B, V, P].
-      positive_term: function of the positive's similarity.
-      negative_term: function of the positive's and a negative's similarity.
-      limit: semi-hard negatives are less than this below the positive.
-      negatives: `other_view` (V = 2) or `all_views`.
-      mining: `none` or `semi_hard` (SR Sec 5.1).
-      negative_reduction: `mean` or `sum`.
-      normalize: whether similarities are cosines.
+    The terms are functions of the positive's similarity, and of the positive's
+    and a negative's. Semi-hard negatives (SR Sec 5.1) are less than `limit`
+    below the positive.
     """
     z = prepare(projections, normalize)
     s = similarities(z)
@@ -553,11 +524,8 @@ def align_uniform(
 def sliced_wasserstein(h, prior, w, normalization="mean"):
     """Sliced Wasserstein distance: IP Algorithm 1.
 
-    Args:
-      h: [b, d] vectors.
-      prior: [b, d] draws of the prior.
-      w: [d, d'] with orthonormal columns.
-      normalization: `paper` divides by d d', `mean` by b d'.
+    Vectors h and draws of the prior are [b, d]; w is [d, d'] with orthonormal
+    columns. `paper` divides by d d', `mean` by b d'.
     """
     h, prior, w = (np.asarray(x, np.float64) for x in (h, prior, w))
     total = 0.0
@@ -579,17 +547,7 @@ def swd(
     normalize=False,
     scale=1.0,
 ):
-    """IP Table 1, rows 2 to 4, for one draw of the prior and of W.
-
-    Args:
-      projections: [B, V, P].
-      prior: [V B, P], in any order.
-      w: [P, d'].
-      weight: lambda.
-      normalization: as in `sliced_wasserstein`.
-      normalize: l2 (row 2) or not (rows 3 and 4).
-      scale: of the whole loss.
-    """
+    """IP Table 1, rows 2 to 4, for one draw of the prior [V B, P] and of W."""
     z = prepare(projections, normalize)
     distance = sliced_wasserstein(
         z.reshape(-1, z.shape[-1]), prior, w, normalization
@@ -620,32 +578,6 @@ def cross_entropy(logits, labels, *, label_smoothing=0.0):
                 values[i, v] += softplus(x[i, v, c]) - target * x[i, v, c]
             values[i, v] /= classes
     return values, np.ones([batch, views], bool)
-
-
-# ---- What is watched ---------------------------------------------------------
-
-
-def contrastive_accuracy(projections, *, normalize=True):
-    """Share of first views whose nearest second view is their image's own."""
-    z = prepare(projections, normalize)
-    hits = []
-    for i in range(len(z)):
-        similarity = [z[i, 0] @ z[j, 1] for j in range(len(z))]
-        hits.append(float(np.argmax(similarity) == i))
-    return mean(hits)
-
-
-def contrastive_entropy(projections, *, temperature=0.1, normalize=True):
-    """Mean entropy, in nats, of the softmax over second views."""
-    z = prepare(projections, normalize)
-    entropies = []
-    for i in range(len(z)):
-        logits = [z[i, 0] @ z[j, 1] / temperature for j in range(len(z))]
-        log_sum = log_sum_exp(logits)
-        entropies.append(
-            sum(np.exp(x - log_sum) * (log_sum - x) for x in logits)
-        )
-    return mean(entropies)
 
 
 # ---- By name -----------------------------------------------------------------

@@ -7,7 +7,6 @@ import tensorflow as tf
 from tf_contrastive import schedules
 from tf_contrastive.base import errors
 from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
-from tf_contrastive.config.schedule import resolve_warmup
 
 
 def _simclr(**changes):
@@ -144,23 +143,6 @@ def test_recipes_of_the_papers(recipe):
         )
 
 
-def test_exponential_without_a_staircase():
-    options = {"decay_rate": 0.5, "decay_epochs": 2, "warmup_epochs": 1}
-    smooth = _simclr(name="exponential", staircase=False, **options)
-    stairs = _simclr(name="exponential", **options)
-    after = 97 + np.array([0, 97, 194, 291, 388])
-    np.testing.assert_allclose(
-        [float(smooth(step)) for step in after],
-        0.6 * 0.5 ** np.array([0, 0.5, 1, 1.5, 2]),
-        rtol=1e-6,
-    )
-    np.testing.assert_allclose(
-        [float(stairs(step)) for step in after],
-        [0.6, 0.6, 0.3, 0.3, 0.15],
-        rtol=1e-6,
-    )
-
-
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
 def test_each_rises_linearly_and_only_in_the_warm_up(name):
     schedule = _simclr(name=name, floor=0.1)
@@ -196,27 +178,6 @@ def test_a_warm_up_of_less_than_a_step_is_none(
     np.testing.assert_allclose(schedule(1), 0.6, rtol=1e-2)
 
 
-def test_a_run_that_is_all_warm_up_is_finite():
-    schedule = _simclr(warmup_epochs=100)
-    np.testing.assert_allclose(schedule(4850), 0.3, rtol=1e-6)
-    assert np.isfinite(schedule(9700))
-
-
-@pytest.mark.parametrize(
-    "batch_size,sqrt,linear",
-    [
-        (256, 1.2, 0.3),
-        (1024, 2.4, 1.2),
-        (4096, 4.8, 4.8),
-        (8192, 6.788225, 9.6),
-    ],
-)
-def test_square_root_and_linear_scaling(batch_size, sqrt, linear):
-    assert schedules.peak(0.3, batch_size) == pytest.approx(linear)
-    assert schedules.peak(0.075, batch_size, "sqrt") == pytest.approx(sqrt)
-    assert schedules.peak(0.3, batch_size, "none") == 0.3
-
-
 def test_default_learning_rates_are_the_optimizers():
     rates = {
         "lars": 0.3,
@@ -234,29 +195,6 @@ def test_default_learning_rates_are_the_optimizers():
             schedules.peak(rate, 4096, "linear")
         )
     assert resolve_learning_rate(0.7, OPTIMIZERS["adam"](), "sqrt") == 0.7
-
-
-@pytest.mark.parametrize(
-    "given,epochs,expected",
-    [
-        *[(None, 100, 10), (None, 800, 10), (None, 4, 0.4)],
-        *[(0, 100, 0), (2.5, 100, 2.5)],
-    ],
-)
-def test_warm_up_by_default_is_ten_epochs_or_a_tenth(given, epochs, expected):
-    assert resolve_warmup(given, epochs) == expected
-
-
-def test_fractions_of_an_epoch_become_steps():
-    schedule = _simclr(epochs=4, warmup_epochs=None)  # 0.4 epochs: 39 steps.
-    assert float(schedule(38)) < 0.6
-    np.testing.assert_allclose(schedule(39), 0.6, rtol=1e-6)
-    schedule = _simclr(
-        name="piecewise", warmup_epochs=0.5, boundaries=(0.5, 1.5)
-    )  # 48 and 146 steps.
-    rates = [float(schedule(step)) for step in (24, 47, 48, 145, 146)]
-    expected = [0.3, 0.6 * 47 / 48, 0.06, 0.06, 0.006]
-    np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)

@@ -121,13 +121,6 @@ class MLP(tf.keras.Model):
         """Returns all constructor arguments."""
         return {"name": self.name, **self._options}
 
-    @classmethod
-    def from_config(
-        cls, config: dict[str, Any], custom_objects: Any = None
-    ) -> "MLP":
-        """Makes the head that `get_config` describes."""
-        return cls(**config)
-
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
 class LinearProbe(tf.keras.layers.Dense):

@@ -45,8 +45,9 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         name: str | None = None,
         **options: Any,
     ) -> None:
-        if options.get("amsgrad"):
-            raise ValueError("amsgrad=True: is not supported")
+        for option in ("amsgrad", "use_ema"):
+            if options.get(option):
+                raise ValueError(f"{option}=True: is not supported")
         components.check(self.declaration, options)
         checks.check_float32({"learning_rate": learning_rate, **options})
         own = {option: options.pop(option) for option in self._own_options}
@@ -123,13 +124,6 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
     def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by a gradient that includes the decay."""
         super().update_step(gradient, variable)
-
-    def finalize_variable_values(self, var_list: list[tf.Variable]) -> None:
-        """Assigns Keras' moving averages (`use_ema`), at the end of `fit`."""
-        # Keras passes all variables, those of another optimizer included.
-        super().finalize_variable_values(
-            [v for v in var_list if self._var_key(v) in self._index_dict]
-        )
 
     def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments, schedules serialized."""

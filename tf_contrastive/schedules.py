@@ -110,17 +110,14 @@ class Linear(_Schedule, declared.Linear):
 class Exponential(_Schedule, declared.Exponential):
     """Decays by the same factor at equal intervals after the warm-up.
 
-    The intervals are `decay_epochs`, which may be fractions; `staircase` decays
-    once per interval, instead of at every step. Khosla et al. 2020, supplement:
-    the learning rate of RMSProp in the linear stage. Further arguments as for
-    `Constant`.
+    The intervals are `decay_epochs`, which may be fractions. Khosla et al.
+    2020, supplement: the learning rate of RMSProp in the linear stage. Further
+    arguments as for `Constant`.
     """
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
         decay_steps = self.decay_epochs * self.steps_per_epoch
-        decays = (step - self._warmup_steps) / decay_steps
-        if self.staircase:
-            decays = tf.floor(decays)
+        decays = tf.floor((step - self._warmup_steps) / decay_steps)
         # Keeps digits that a power of the rounded rate would lose.
         return tf.exp(math.log(self.decay_rate) * decays)
 
@@ -213,15 +210,8 @@ def build(
         )
     if boundaries := (kind.defaults() | options).get("boundaries"):
         check_boundaries(boundaries, warmup_epochs, epochs)
-    scaled = peak(base_learning_rate, batch_size, scaling)
-    if not checks.is_float32(scaled):
-        raise errors.UserError(
-            f"{errors.arg('learning_rate', format(base_learning_rate, 'g'))} is"
-            f" scaled by {errors.arg('batch_size', batch_size)} to {scaled:g},"
-            " which float32 does not hold: use another one"
-        )
     return kind(
-        scaled,
+        peak(base_learning_rate, batch_size, scaling),
         steps_per_epoch=steps_per_epoch,
         epochs=epochs,
         warmup_epochs=warmup_epochs,

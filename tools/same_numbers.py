@@ -204,7 +204,7 @@ def _views(path: str) -> None:
         **{f"simclr+{name}": {} for name in SimCLRPlus.listable},
     }
     named = {name: (name, options) for name, options in policies.items()}
-    for style in ("tensorflow_shuffled", "pytorch", "linear"):
+    for style in ("tensorflow_shuffled", "pytorch"):
         named[f"simclr, {style}"] = "simclr", {"color_jitter_style": style}
     arrays = {}
     for key, (name, options) in named.items():

@@ -31,7 +31,6 @@ HOST_PART = "ours, host part of device"
 # Options of our policies, measured where a policy uses them.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours": {},
-    "ours, linear colours": {"color_jitter_style": "linear"},
 }
 _PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 # Examples of an epoch.

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import losses
-from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.pretrain import Pretrain
@@ -27,31 +26,6 @@ def test_non_finite_projections_are_not_hidden(name, bad, whole):
     assert not np.isfinite(losses.build(name)(z, _LABELS))
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "value"),
-    [
-        ("supcon", "temperature", 0),
-        ("supcon", "reduction", "avg"),
-        ("supcon", "positives_cap", 0),
-        ("supcon_in", "denominator", "al"),
-        ("supcon", "contrast", "first"),
-        ("eps_supinfonce", "epsilon", -1.0),
-        ("eps_supinfonce", "epsilon_in", "angle"),
-        ("triplet", "margin", -0.1),
-        ("nt_logistic", "mining", "hard"),
-        ("decoupled_ntxent", "weight", -1),
-        ("swd_normal", "scale", 0.0),
-        ("swd_normal", "normalization", "rows"),
-        ("cross_entropy", "label_smoothing", 1.0),
-        ("sincere", "block_size", 0),
-    ],
-)
-def test_an_invalid_option_is_named(name, option, value):
-    shown = f"{value:g}" if isinstance(value, float) else value
-    with pytest.raises(errors.UserError, match=f"^{option}={shown}: must be"):
-        losses.LOSSES[name](**{option: value})
-
-
 _LOGITS = losses.CrossEntropy()
 
 
@@ -64,20 +38,15 @@ _LOGITS = losses.CrossEntropy()
         (lambda: losses.Margin()(np.ones([4, 3, 2])), "projections have 3"),
         (lambda: _LOGITS(_GOLDEN, np.ones([4, 3])), "labels of 3 classes"),
         (lambda: _LOGITS(_GOLDEN, np.ones([4, 2, 3])), "labels of 3 classes"),
-        (
-            lambda: _LOGITS(_GOLDEN, np.ones([4, 1, 2])),
-            r"views of shape",
-        ),
-        (lambda: _LOGITS(_GOLDEN, np.ones([4, 2, 2], int)), "must be floating"),
         (lambda: losses.MoCo()(_GOLDEN), r"needs keys \[B, V, P\]"),
         (
-            lambda: losses.MoCo()(_GOLDEN, keys=_GOLDEN, queue=np.ones([5, 3])),
-            r"a queue of shape \(5, 3\)",
+            lambda: losses.build("swd_normal").per_anchor(_GOLDEN),
+            "not a mean over anchors",
         ),
     ],
 )
 def test_invalid_input_is_named(call, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((ValueError, TypeError), match=text):
         call()
 
 
@@ -99,12 +68,6 @@ def test_cross_entropy_of_distributions(smoothing):
     certain = np.repeat(np.eye(5, dtype=np.float32)[labels][:, None], 2, 1)
     np.testing.assert_array_equal(loss(logits, certain), loss(logits, labels))
     assert abs(loss(logits, certain[:, 0]) - loss(logits, labels)) > 0.1
-
-
-@pytest.mark.parametrize("name", ["swd_normal", "align_uniform"])
-def test_generalized_losses_have_no_anchors(name):
-    with pytest.raises(TypeError, match="not a mean over anchors"):
-        losses.build(name).per_anchor(_GOLDEN)
 
 
 @pytest.mark.parametrize("name", ["supcon", "sincere", "npairs", "triplet"])
@@ -153,9 +116,3 @@ def test_the_chance_loss_is_that_of_equal_embeddings(loss, options):
     equal = np.ones([8, 2, 4], np.float32)
     value = losses.build(loss, **options)(equal, np.arange(8) // 2)
     assert run.loss.chance_level(2 * 8 - 1) == pytest.approx(float(value), 1e-5)
-
-
-def test_other_losses_have_no_known_chance_loss():
-    for options in ({"loss": "sincere"}, {"negatives": "other_view"}):
-        run = fields.replace(Pretrain(), **options)
-        assert run.loss.chance_level(511) is None

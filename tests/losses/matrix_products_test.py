@@ -6,11 +6,6 @@ import replicas as on_replicas
 import tensorflow as tf
 
 from tf_contrastive import distribution, losses
-from tf_contrastive.base import errors
-from tf_contrastive.config import fields
-from tf_contrastive.config import pretrain as configs
-from tf_contrastive.config.loss import NTXent
-from tf_contrastive.config.runtime import Machine
 from tf_contrastive.losses import generalized, matrix_products
 
 # Added to a float32's bits and kept of them: the nearest number of the format
@@ -89,21 +84,6 @@ def _error(monkeypatch, form, name, z, labels, *, more=None, **options):
 # ---- Embeddings --------------------------------------------------------------
 
 
-def _pairs(loss, temperature, images=128, size=128):
-    """Two views of random images, [B, 2, P], at a value of NT-Xent."""
-    rng = np.random.default_rng(0)
-    centers = rng.normal(size=[images, 1, size])
-    noise = rng.normal(size=[images, 2, size])
-    labels = np.arange(images)
-    low, high = 0.0, 1.0
-    for _ in range(12):
-        middle = (low + high) / 2
-        z = centers + middle * noise
-        value = losses.build("ntxent", temperature=temperature)(z)
-        low, high = (low, middle) if value > loss else (middle, high)
-    return z.astype(np.float32), labels
-
-
 def _clusters(spread, images=128, classes=10, size=128):
     """Classes of a spread that is relative to their distance, and labels."""
     rng = np.random.default_rng(0)
@@ -115,40 +95,12 @@ def _clusters(spread, images=128, classes=10, size=128):
     return z.astype(np.float32), labels
 
 
-_PAIR_CASES = [
-    # Loss, temperature: the smaller, the more of the gradient cancels.
-    (0.5, 0.1),
-    (0.1, 0.1),
-    (0.05, 0.1),
-    (0.05, 0.05),
-]
-
-
-@pytest.mark.parametrize("name", _FORMATS)
-@pytest.mark.parametrize(("loss", "temperature"), _PAIR_CASES)
-def test_ntxent_at_a_low_loss(loss, temperature, name, monkeypatch):
-    z, labels = _pairs(loss, temperature)
-    for block_size in (None, 100):  # At once, and half of the blocks.
-        error, of_value = _error(
-            monkeypatch,
-            name,
-            "ntxent",
-            z,
-            labels,
-            temperature=temperature,
-            block_size=block_size,
-        )
-        assert error < _ALLOWED[name]
-        assert abs(of_value) < _ALLOWED[name]
-
-
 @pytest.mark.parametrize("name", _FORMATS)
 @pytest.mark.parametrize("block_size", [None, 100])
-@pytest.mark.parametrize("loss", ["supcon", "supcon_in", "sincere"])
-def test_tight_classes(loss, block_size, name, monkeypatch):
+def test_tight_classes(block_size, name, monkeypatch):
     z, labels = _clusters(0.1)
     error, of_value = _error(
-        monkeypatch, name, loss, z, labels, block_size=block_size
+        monkeypatch, name, "supcon", z, labels, block_size=block_size
     )
     assert error < _ALLOWED[name]
     assert abs(of_value) < _ALLOWED[name]
@@ -287,31 +239,3 @@ class TestAuto:
     def test_splits_on_tpus(self):
         strategy = object.__new__(tf.distribute.TPUStrategy)
         assert matrix_products.rounded_by_device(strategy)
-
-    @pytest.mark.parametrize(
-        ("rounded", "given", "expected"),
-        [
-            (True, {"loss": "supcon"}, "split"),
-            (False, {"loss": "supcon"}, "plain"),
-            (True, {"loss": NTXent(similarity_products="plain")}, "plain"),
-            (False, {"loss": NTXent(similarity_products="split")}, "split"),
-            (True, {"loss": "cross_entropy"}, None),
-        ],
-    )
-    def test_a_run_makes_the_choice(self, rounded, given, expected):
-        run = configs.resolve(
-            fields.replace(configs.Pretrain(), **given),
-            Machine(rounded_products=rounded),
-            dataset="digits",
-            image_shape=(8, 8, 3),
-        )
-        products = getattr(run.loss, "similarity_products", None)
-        assert products == expected
-        losses.build(run.loss.label, **run.loss.arguments())
-
-    def test_every_loss_takes_it(self):
-        for name in losses.LOSSES:
-            if name != "cross_entropy":
-                assert losses.build(name).similarity_products == "auto"
-                with pytest.raises(errors.UserError, match="similarity_prod"):
-                    losses.build(name, similarity_products="exact")

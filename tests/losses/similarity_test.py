@@ -100,3 +100,13 @@ def test_a_block_is_not_larger_than_the_batch():
         for size in (None, 8192)
     ]
     np.testing.assert_allclose(*values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_an_empty_row_has_no_gradient(bounded):
+    logits, mask = tf.constant([[1.0, 2.0]]), tf.constant([[False, False]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        value = similarity.log_sum_exp(logits, mask, bounded=bounded)
+    assert value[0] == similarity.MASKED
+    np.testing.assert_array_equal(tape.gradient(value, logits), [[0, 0]])

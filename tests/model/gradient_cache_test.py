@@ -8,17 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import replicas as on_replicas
+import small
 import tensorflow as tf
 from replicas import Recorder
 
 from tf_contrastive import heads, losses
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel, gradient_cache
-from tf_contrastive.model.networks import precision
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 8, 4
-_MOMENTUM = 0.9
 
 
 def _data():
@@ -28,21 +27,10 @@ def _data():
     return views.astype(np.float32), labels.astype(np.int32)
 
 
-def _encoder(norm=None):
-    images = x = tf.keras.Input((_SIDE, _SIDE, 3))
-    for filters in (8, 16):
-        # Normalization cancels a bias, whose gradient would be noise.
-        x = tf.keras.layers.Conv2D(filters, 3, 2, use_bias=norm is None)(x)
-        x = norm(momentum=_MOMENTUM)(x) if norm else x
-        x = tf.keras.layers.ReLU()(x)
-    features = tf.keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
-    return tf.keras.Model(images, features)
-
-
 def _model(chunks, norm=None, loss="supcon", probe=True):
     tf.keras.utils.set_random_seed(0)
     return ContrastiveModel(
-        _encoder(norm),
+        small.convolutions(_SIDE, norm=norm),
         heads.build("mlp", output=16, batch_norm=False),
         losses.build(loss),
         heads.LinearProbe(_CLASSES, "glorot_uniform") if probe else None,
@@ -84,25 +72,6 @@ def _assert_equal(results, reference, tolerance=1e-5):
     for i, (w, true) in enumerate(zip(weights, true_weights, strict=True)):
         scale = max(np.linalg.norm(true), 1e-4 * largest)
         assert np.linalg.norm(w - true) < tolerance * scale, i
-
-
-@pytest.fixture(scope="module")
-def whole():
-    """The step on the whole batch."""
-    return _step(1)
-
-
-@pytest.mark.parametrize(
-    "replicas", [1, pytest.param(4, marks=pytest.mark.slow)]
-)
-def test_the_gradient_is_that_of_the_whole_batch(whole, replicas):
-    _assert_equal(_step(2 if replicas > 1 else 4, replicas), whole)
-
-
-@pytest.mark.slow
-def test_without_labels_and_probe():
-    options = {"loss": "ntxent", "probe": False}
-    _assert_equal(_step(2, **options), _step(1, **options))
 
 
 @pytest.mark.slow
@@ -153,26 +122,6 @@ def test_batch_statistics_are_those_of_a_chunk(replicas, norm):
         (truth, [w.numpy() for w in model.weights]),
         tolerance=2e-5,
     )
-
-
-@pytest.mark.slow
-def test_steps_per_execution_changes_nothing():
-    one = _step(2, optimizer=_sgd, steps=4)
-    three = _step(2, optimizer=_sgd, steps=4, steps_per_execution=3)
-    _assert_equal(three, one, tolerance=1e-7)
-
-
-@pytest.mark.slow
-def test_it_compiles_under_xla():
-    options = {"optimizer": _sgd, "steps": 2, "norm": BatchNormalization}
-    plain = _step(2, **options)
-    _assert_equal(_step(2, jit_compile=True, **options), plain, 1e-3)
-
-
-@pytest.mark.slow
-def test_half_precision():
-    with precision("mixed_bfloat16"):
-        _assert_equal(_step(2), _step(1), tolerance=0.02)
 
 
 def test_batches_that_make_no_chunks_are_told():

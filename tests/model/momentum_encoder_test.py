@@ -6,18 +6,15 @@ import small
 import tensorflow as tf
 
 from tf_contrastive import (
-    callbacks,
     checkpoints,
-    datasets,
     distribution,
-    encoders,
     heads,
     losses,
     train,
 )
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import ContrastiveModel, networks
+from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.momentum_encoder import KeyBranch
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
@@ -40,27 +37,11 @@ def _batches(steps=3):
     )
 
 
-def _encoder(norm=BatchNormalization):
-    images = x = tf.keras.Input((_SIDE, _SIDE, 3))
-    for filters in (8, 16):
-        x = tf.keras.layers.Conv2D(filters, 3, 2, use_bias=norm is None)(x)
-        x = norm()(x) if norm else x
-        x = tf.keras.layers.ReLU()(x)
-    features = tf.keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
-    return tf.keras.Model(images, features)
-
-
-def _model(
-    norm=BatchNormalization,
-    seed=0,
-    loss="moco",
-    compile_options=None,
-    **options,
-):
-    tf.keras.utils.set_random_seed(seed)
+def _model(loss="moco", **options):
+    tf.keras.utils.set_random_seed(0)
     model = ContrastiveModel(
-        _encoder(norm),
-        heads.build("mlp", output=_P, batch_norm=norm is not None),
+        small.convolutions(_SIDE, norm=BatchNormalization),
+        heads.build("mlp", output=_P),
         losses.build(loss, temperature=_T),
         heads.LinearProbe(_CLASSES, "glorot_uniform"),
         **{"momentum": _MOMENTUM, "queue_size": _QUEUE, **options},
@@ -68,7 +49,6 @@ def _model(
     model.compile(
         tf.keras.optimizers.SGD(0.5, momentum=0.9, jit_compile=False),
         tf.keras.optimizers.SGD(0.1, jit_compile=False),
-        **(compile_options or {}),
     )
     return model
 
@@ -99,27 +79,6 @@ def trained():
     """Metrics and a model, after three steps on one replica."""
     model = _model()
     return _fit(model), model
-
-
-@pytest.mark.slow
-def test_replicas_change_nothing(trained):
-    history, reference = trained
-    strategy = distribution.strategy("mirrored", virtual_devices=4)
-    with strategy.scope():
-        model = _model()
-
-    def per_host(context):
-        size = context.get_per_replica_batch_size(_BATCH)
-        return _batches().unbatch().batch(size, drop_remainder=True)
-
-    batches = strategy.distribute_datasets_from_function(per_host)
-    mine = model.fit(batches, steps_per_epoch=3, verbose=0).history
-    assert mine["loss"][0] == pytest.approx(history["loss"][0], rel=1e-5)
-    for a, b in zip(model.weights, reference.weights, strict=True):
-        error = np.linalg.norm(a.numpy() - b.numpy())
-        assert error < 5e-5 * max(np.linalg.norm(b.numpy()), 0.1), a.name
-    for copy in strategy.experimental_local_results(model.key_branch.queue):
-        np.testing.assert_array_equal(copy, model.key_branch.queue.numpy())
 
 
 def test_key_weights_are_the_average_of_the_query_weights():
@@ -274,97 +233,6 @@ def test_batches_of_unknown_size():
         enqueue(tf.ones([5, 2]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("head", ["identity", "linear", "mlp", "probe"])
-def test_any_encoder_and_head_can_be_copied(head):
-    strategy = distribution.strategy("mirrored", virtual_devices=2)
-    with strategy.scope():
-        encoder = encoders.build(
-            "resnet10", width=0.125, stem="cifar", image_shape=(8, 8, 3)
-        )
-        projection = (
-            heads.LinearProbe(3, "glorot_uniform")
-            if head == "probe"
-            else heads.build(head)
-        )
-        projection(encoder.output)
-        branch = KeyBranch(encoder, projection, momentum=0.5, queue_size=4)
-    images = _data(1)[0][:, 0]
-    np.testing.assert_array_equal(
-        branch(images), projection(encoder(images)).numpy()
-    )
-    encoder.trainable_variables[0].assign_add(
-        tf.ones_like(encoder.trainable_variables[0])
-    )
-    assert not np.allclose(branch(images), projection(encoder(images)))
-
-
-@pytest.mark.slow
-def test_it_goes_with_the_gradient_cache():
-    whole, chunked = _model(norm=None), _model(norm=None, grad_cache_chunks=2)
-    history, cached = _fit(whole), _fit(chunked)
-    assert cached.keys() == history.keys()
-    for name, (value,) in history.items():
-        assert cached[name][0] == pytest.approx(value, rel=1e-5), name
-    _assert_equal(
-        _numpy(chunked.weights), _numpy(whole.weights), rtol=1e-4, atol=1e-5
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"jit_compile": True},
-        {"steps_per_execution": 2},
-        {"run_eagerly": True},
-    ],
-    ids=str,
-)
-def test_ways_to_run_a_step_change_nothing(trained, options):
-    model = _model(compile_options=options)
-    _fit(model)
-    _assert_equal(
-        _numpy(model.weights),
-        _numpy(trained[1].weights),
-        rtol=1e-3,
-        atol=1e-4,
-    )
-
-
-@pytest.mark.slow
-def test_half_precision_keeps_a_float32_queue():
-    with networks.precision("mixed_bfloat16"):
-        model = _model()
-        history = _fit(model)
-    assert np.isfinite(history["loss"][0])
-    assert {w.dtype for w in model.key_branch.weights} == {
-        tf.float32,
-        tf.int64,
-    }
-    lengths = np.linalg.norm(model.key_branch.queue, axis=1)
-    np.testing.assert_allclose(lengths, 1.0, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
-    run = fields.replace(small.RUN, workdir=str(tmp_path))
-    info = datasets.source("digits").info
-    straight = _model()
-    kept = checkpoints.Checkpoints(straight, run, info)
-    batches = list(_batches(4))
-    for batch in batches[:2]:
-        straight.train_on_batch(*batch)
-    kept.save()
-    resumed = _model(seed=1)
-    assert checkpoints.Checkpoints(resumed, run, info).restore() == 2
-    for batch in batches[2:]:
-        straight.train_on_batch(*batch)
-        resumed.train_on_batch(*batch)
-    _assert_equal(_numpy(resumed.weights), _numpy(straight.weights), rtol=0)
-    assert resumed.key_branch.enqueued.numpy() == 4 * _BATCH
-
-
 def _pretrain(workdir, **options):
     values = {
         "dataset": "digits",
@@ -409,32 +277,6 @@ def test_a_run_leaves_the_query_encoder(tmp_path):
             for weight in encoder.trainable_weights
         ]
         assert all(same) if expected else not any(same), branch
-
-
-@pytest.mark.slow
-def test_a_stopped_run_resumes_bit_for_bit(tmp_path, monkeypatch):
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    options = {"grad_cache_chunks": 2}
-    _pretrain(straight, **options)
-
-    class Stopped(Exception):
-        pass
-
-    def stop(self, batch, logs):
-        self._checkpoints.save()
-        if self._checkpoints.step == 2:
-            raise Stopped
-
-    with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(
-            callbacks.CheckpointCallback, "on_train_batch_end", stop
-        )
-        _pretrain(stopped, **options)
-    assert _pretrain(stopped, **options).start_step == 2
-    resumed, reference = _stored(stopped)[1], _stored(straight)[1]
-    assert set(resumed) == set(reference)
-    for name, value in reference.items():
-        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize(

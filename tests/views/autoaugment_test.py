@@ -66,12 +66,6 @@ def test_levels_have_the_published_arguments():
             assert value == pytest.approx(expected), (name, level)
 
 
-def test_lengths_scale_with_the_side():
-    for name, expected in [("TranslateX", 250 / 7), ("Cutout", 14)]:
-        given = autoaugment.arguments(10, 32, 250, 100)[name]
-        assert given == pytest.approx(expected)
-
-
 def test_randaugment_draws_every_operation_equally_often():
     operation = autoaugment.RandAugment(2, 10.0)
     choices = operation.choices(uniforms_of(operation, DRAWS)).numpy()

@@ -121,14 +121,6 @@ def test_crops_equal_slice_and_resize(size, mirrored, whole, average):
         assert np.abs(view - oracle).max() < 0.35
 
 
-def test_large_crops_are_those_of_each_image_of_a_batch():
-    images = patches(3, 90)
-    policy = views.build("crop", image_size=72)
-    whole = policy.batch(images, seeds(3)).numpy()
-    for image, seed, view in zip(images, seeds(3), whole, strict=True):
-        np.testing.assert_array_equal(policy(image, seed), view)
-
-
 def test_a_crop_of_the_whole_image_is_the_image():
     image = patches(5, 32)
     policy = views.build("crop", image_size=32, min_crop_area=1.0, flip=False)

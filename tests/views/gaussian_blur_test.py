@@ -28,13 +28,6 @@ def test_blur_equals_scipy_with_a_sigma_per_image(size):
         np.testing.assert_allclose(view, oracle, atol=2e-6)
 
 
-def test_blur_keeps_a_constant_image():
-    pixels = tf.fill([4, 96, 96, 3], 0.7)
-    operation = gaussian_blur.GaussianBlur(probability=1.0)
-    uniforms = prng.uniform(seeds(4), operation.streams)
-    np.testing.assert_allclose(operation(pixels, uniforms), 0.7, atol=1e-6)
-
-
 def test_half_of_the_views_are_blurred_with_uniform_sigmas():
     operation = gaussian_blur.GaussianBlur()
     uniforms = prng.uniform(seeds(DRAWS), operation.streams)["blur"]

@@ -1,15 +1,10 @@
 """MixUp and CutMix: KerasCV's formulas, exact fractions, any replicas."""
 
-import functools
-
 import numpy as np
 import pytest
-import replicas as on_replicas
 import tensorflow as tf
 from scipy import stats
 
-from tf_contrastive import heads, losses
-from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.views import prng
 from tf_contrastive.views.mixup_cutmix import Mixing, beta_quantile
 
@@ -53,24 +48,6 @@ def _keras_cv(layer, images, labels, monkeypatch, draws_of_layer):
         patched.setattr(tf.random, "uniform", lambda **_: next(given))
         inputs = {"images": images, "labels": tf.one_hot(labels, _CLASSES)}
         return layer._batch_augment(inputs)
-
-
-def test_mixup_equals_keras_cv_with_the_same_draws(monkeypatch):
-    from keras_cv.layers import MixUp
-
-    views, labels = _data()
-    mixed, fractions = _KINDS["mixup"](views, labels, _seeds(64))
-    fraction = beta_quantile(_uniforms(64)[:, 0], 0.4).numpy()
-    assert 10 < np.sum(fraction < 0.5) < 54
-    theirs = _keras_cv(
-        MixUp(0.4),
-        views[:, 0],
-        labels,
-        monkeypatch,
-        [np.maximum(fraction, 1 - fraction)],
-    )
-    np.testing.assert_allclose(mixed[:, 0], theirs["images"], atol=1e-6)
-    np.testing.assert_allclose(fractions[:, 0], theirs["labels"], atol=1e-6)
 
 
 @pytest.mark.parametrize("side", [8, 9])
@@ -231,112 +208,3 @@ def test_invalid_batches_are_refused():
 
 
 # ---- In the step ------------------------------------------------------------
-
-
-def _encoder():
-    images = x = tf.keras.Input((_SIDE, _SIDE, 3))
-    x = tf.keras.layers.Conv2D(8, 3, 2)(x)
-    features = tf.keras.layers.GlobalAveragePooling2D()(tf.nn.relu(x))
-    return tf.keras.Model(images, features)
-
-
-def _trained(
-    mix, replicas=1, steps=2, jit_compile=False, run_eagerly=False, **options
-):
-    """Metrics and weights after a few steps on 16 images of two views."""
-    strategy = on_replicas.strategy(replicas)
-    with strategy.scope():
-        tf.keras.utils.set_random_seed(0)
-        model = ContrastiveModel(
-            _encoder(),
-            heads.LinearProbe(_CLASSES, "glorot_uniform"),
-            losses.build("cross_entropy", label_smoothing=0.1),
-            heads.LinearProbe(_CLASSES),
-            mix=mix,
-            **options,
-        )
-        model.compile(
-            tf.keras.optimizers.SGD(0.5, jit_compile=False),
-            tf.keras.optimizers.SGD(0.5, jit_compile=False),
-            jit_compile=jit_compile,
-            run_eagerly=run_eagerly,
-        )
-    views, labels = _data(16, 2)
-    data = ((views, _seeds(16, 2)), labels) if mix else (views, labels)
-    examples = tf.data.Dataset.from_tensor_slices(data)
-    batches = on_replicas.share(examples, 16, strategy)
-    history = model.fit(batches, steps_per_epoch=steps, verbose=0).history
-    return history, [w.numpy() for w in model.weights]
-
-
-# What the others are compared with.
-_reference = functools.cache(functools.partial(_trained, _KINDS["both"]))
-
-
-@pytest.mark.slow
-def test_mixed_runs_do_not_depend_on_replicas():
-    history, weights = _reference()
-    others, result = _trained(_KINDS["both"], replicas=2)
-    for name in ("loss", "probe_loss", "probe_accuracy"):
-        np.testing.assert_allclose(others[name], history[name], rtol=1e-5)
-    for mine, theirs in zip(result, weights, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_mixed_runs_take_gradient_cache_chunks():
-    history, weights = _reference()
-    chunked, result = _trained(_KINDS["both"], grad_cache_chunks=2)
-    np.testing.assert_allclose(chunked["loss"], history["loss"], rtol=1e-5)
-    for mine, theirs in zip(result, weights, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
-    assert abs(_trained(None)[0]["loss"][0] - history["loss"][0]) > 1e-3
-
-
-@pytest.mark.slow
-def test_the_mixed_step_compiles_under_xla():
-    history, weights = _reference()
-    compiled, result = _trained(_KINDS["both"], jit_compile=True)
-    np.testing.assert_allclose(compiled["loss"], history["loss"], rtol=1e-4)
-    for mine, theirs in zip(result, weights, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
-
-
-def test_the_loss_is_that_of_mixed_views_and_labels():
-    history, _ = _trained(_KINDS["both"], steps=1, run_eagerly=True)
-    tf.keras.utils.set_random_seed(0)
-    encoder = _encoder()
-    head = heads.LinearProbe(_CLASSES, "glorot_uniform")
-    views, labels = _data(16, 2)
-    mixed, fractions = _KINDS["both"](views, labels, _seeds(16, 2))
-    flat = tf.reshape(mixed, [32, _SIDE, _SIDE, 3])
-    expected = tf.keras.losses.CategoricalCrossentropy(
-        from_logits=True, label_smoothing=0.1
-    )(tf.reshape(fractions, [32, _CLASSES]), head(encoder(flat)))
-    np.testing.assert_allclose(history["loss"][0], expected, rtol=1e-5)
-    # Of a probe that starts at 0, whatever the fractions are.
-    np.testing.assert_allclose(
-        history["probe_loss"][0], np.log(_CLASSES), rtol=1e-6
-    )
-    probe_hits = np.mean(np.asarray(labels) == 0)  # All logits are alike.
-    np.testing.assert_allclose(history["probe_accuracy"][0], probe_hits)
-
-
-def test_views_are_not_mixed_when_they_are_tested():
-    tf.keras.utils.set_random_seed(0)
-    model = ContrastiveModel(
-        _encoder(),
-        heads.LinearProbe(_CLASSES, "glorot_uniform"),
-        losses.build("cross_entropy"),
-        mix=_KINDS["both"],
-    )
-    model.compile(tf.keras.optimizers.SGD(0.5, jit_compile=False))
-    views, labels = _data(16, 2)
-    data = tf.data.Dataset.from_tensors(((views, _seeds(16, 2)), labels))
-    result = model.evaluate(data, return_dict=True, verbose=0)["loss"]
-    flat = tf.reshape(views, [32, _SIDE, _SIDE, 3])
-    logits = model.projection_head(model.encoder(flat))
-    expected = tf.keras.losses.SparseCategoricalCrossentropy(True)(
-        tf.repeat(labels, 2), logits
-    )
-    np.testing.assert_allclose(result, expected, rtol=1e-5)

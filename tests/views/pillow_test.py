@@ -89,28 +89,28 @@ PILLOW = {
         solarize_add,
         [(33, 110)],
     ),
-    "shear_x": (
-        moved("shear_x"),
+    "ShearX": (
+        moved("ShearX"),
         transformed(lambda a: (1, a, 0, 0, 1, 0)),
         [(0.3, -0.12)],
     ),
-    "shear_y": (
-        moved("shear_y"),
+    "ShearY": (
+        moved("ShearY"),
         transformed(lambda a: (1, 0, 0, a, 1, 0)),
         [(0.3, -0.12)],
     ),
-    "translate_x": (
-        moved("translate_x"),
+    "TranslateX": (
+        moved("TranslateX"),
         transformed(lambda a: (1, 0, a, 0, 1, 0)),
         [(100.0, -37.0), (-500.0, 13.4)],
     ),
-    "translate_y": (
-        moved("translate_y"),
+    "TranslateY": (
+        moved("TranslateY"),
         transformed(lambda a: (1, 0, 0, 0, 1, a)),
         [(100.0, -37.0), (-500.0, 13.4)],
     ),
-    "rotate": (
-        moved("rotate"),
+    "Rotate": (
+        moved("Rotate"),
         lambda i, a: i.rotate(a, fillcolor=(128,) * 3),
         [(30.0, -21.0), (6.0, 0.0), (90.0, -15.0)],
     ),

@@ -1,7 +1,5 @@
 """Policies: their views on hosts and devices, and their options."""
 
-import json
-
 import image_helpers
 import numpy as np
 import pytest
@@ -10,17 +8,14 @@ from image_helpers import patches, seeds
 
 from tf_contrastive import distribution, views
 from tf_contrastive.base import errors
-from tf_contrastive.config import fields
-from tf_contrastive.config import views as config
 from tf_contrastive.config.views import OPERATIONS
-from tf_contrastive.views import policies, prng, warp
+from tf_contrastive.views import prng, warp
 
 # Every operation of every policy, and each form of the colour jitter.
 POLICIES = {
     **{name: (name, {}) for name in views.POLICIES},
     "pytorch": ("simclr", {"color_jitter_style": "pytorch"}),
     "shuffled": ("simclr", {"color_jitter_style": "tensorflow_shuffled"}),
-    "linear": ("simclr", {"color_jitter_style": "linear"}),
     "plus": ("simclr+rotate+noise", {}),
     "ablations": ("ablation:" + "+".join(OPERATIONS), {}),
 }
@@ -42,7 +37,7 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
     images, keys = patches(7, 48), seeds(7)
     policy = build(case, 33)
     # Graphs round the blends of these differently in the last bit.
-    atol = 1e-6 if case in ("pytorch", "shuffled", "linear") else 0
+    atol = 1e-6 if case in ("pytorch", "shuffled") else 0
     make_views = views.Views(policy, 2)
     eager = make_views(images, keys).numpy()
     assert eager.shape == (7, 2, 33, 33, 3) and eager.dtype == np.float32
@@ -83,7 +78,6 @@ def check_views_of_a_device(views, expected):
         "broader",
         "pytorch",
         "shuffled",
-        "linear",
         "ablations",
     ],
 )
@@ -132,7 +126,6 @@ def bfloat16_products(monkeypatch):
     [
         "simaugment",
         "autoaugment",
-        "linear",
         *(
             pytest.param(case, marks=pytest.mark.slow)
             for case in ("broader", "pytorch", "randaugment")
@@ -148,7 +141,7 @@ def test_forms_for_tpus_make_the_same_views_with_rounded_products(
     monkeypatch.setattr(distribution, "on_tpu", lambda: True)
     bfloat16_products(monkeypatch)
     made = policy.photometric(pixels, keys, static=True)
-    if case in ("simaugment", "pytorch", "linear"):
+    if case in ("simaugment", "pytorch"):
         np.testing.assert_allclose(made, expected, atol=1e-4)
     else:
         check_views_of_a_device(made, expected)
@@ -158,9 +151,9 @@ def test_forms_for_tpus_make_the_same_views_with_rounded_products(
     "case",
     [
         case
-        if case in ("stacked_randaugment", "broader", "linear")
+        if case in ("stacked_randaugment", "broader")
         else pytest.param(case, marks=pytest.mark.slow)
-        for case in POLICIES
+        for case in views.POLICIES
     ],
 )
 def test_graphs_for_tpus_are_float32_of_static_shapes(case, monkeypatch):
@@ -240,14 +233,6 @@ def test_views_differ_by_position_and_seed(policy):
     assert len(np.unique(rows, axis=0)) == 100
 
 
-def test_no_augmentation_makes_equal_views():
-    images = patches(3, 40)
-    result = views.Views(views.NoAugmentation(32), 2)(images, seeds(3))
-    np.testing.assert_array_equal(result[:, 0], result[:, 1])
-    expected = views.evaluation(32)(images[1])
-    np.testing.assert_array_equal(result[1, 0], expected)
-
-
 def test_extra_channels_are_passed_on():
     maker = views.Views(views.SimCLR(32), 2)
     pixels = maker.geometric(patches(3, 40), seeds(3))
@@ -262,40 +247,6 @@ def test_extra_channels_are_passed_on():
 # ---- Components --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", POLICIES)
-def test_a_policy_is_rebuilt_from_its_config(case):
-    policy = build(case, 32)
-    config = json.loads(json.dumps(policy.get_config()))
-    again = type(policy).from_config(config)
-    assert again.get_config() == policy.get_config()
-
-
-def test_policies_take_their_own_options_only():
-    given = {"augmentation": "randaugment", "flip": False, "blur": True}
-    policy = fields.replace(config.Views(), **given).policy
-    assert policy.given == {"flip"} and not hasattr(policy, "blur")
-    with pytest.raises(errors.UserError, match="option of crop 'blur'"):
-        views.build("crop", image_size=32, blur=True)
-    assert tuple(policies.OPERATIONS) == tuple(OPERATIONS)
-
-
-def test_options_reach_the_operations():
-    images, keys = patches(40, 32), seeds(40)
-    plain = views.SimCLR(32, color_jitter_strength=0.0, blur=False)
-    result = plain.batch(images, keys).numpy()
-    cropped = views.Crop(32).batch(images, keys).numpy()
-    same = np.all(result == cropped, axis=(1, 2, 3))
-    assert 0.6 < same.mean() < 1.0  # Grayscale of a fifth remains.
-    blurred = views.SimCLR(32, color_jitter_strength=0.0)
-    assert not np.array_equal(blurred.batch(images, keys), result)
-    weak, strong = (
-        views.RandAugment(32, randaugment_layers=layers).batch(images, keys)
-        for layers in (1, 3)
-    )
-    distances = [np.abs(x - cropped).mean() for x in (weak, strong)]
-    assert distances[0] < distances[1]
-
-
 @pytest.mark.parametrize(
     ("name", "options", "match"),
     [
@@ -304,13 +255,8 @@ def test_options_reach_the_operations():
         ("ablation:blur+blur", {}, "distinct operations"),
         ("ablation", {}, "ablation:OP"),
         ("simclr", {"blurr": True}, "'blurr': did you"),
-        ("simclr", {"color_jitter_style": "torch"}, "color_jitter_style=torch"),
-        ("simclr", {"color_jitter_strength": -1.0}, "color_jitter_strength=-1"),
+        ("crop", {"blur": True}, "option of crop 'blur'"),
         ("simclr", {"image_size": 0}, "image_size=0"),
-        ("crop", {"min_crop_area": 0.0}, "min_crop_area=0: must be above 0"),
-        ("crop", {"min_crop_area": 1.5}, "min_crop_area=1.5.* at most 1"),
-        ("randaugment", {"randaugment_layers": 0}, "randaugment_layers=0"),
-        ("simaugment", {"warp_probability": 1.5}, "warp_probability=1.5"),
     ],
 )
 def test_invalid_options_are_named(name, options, match):

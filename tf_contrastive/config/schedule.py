@@ -6,7 +6,7 @@ from typing import Any
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import numbers, read_numbers
 from tf_contrastive.config.components import Component, Family, by_name
-from tf_contrastive.config.fields import argument, option
+from tf_contrastive.config.fields import option
 from tf_contrastive.config.optimizer import OPTIMIZERS
 
 SCALINGS = ("linear", "sqrt", "none")
@@ -48,8 +48,6 @@ class Exponential(Component):
     decay_epochs: float = option(
         0.5, "epochs between decays, after the warm-up", above=0.0
     )
-    # Whether it decays in steps, not continuously.
-    staircase: bool = argument(True)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

@@ -106,9 +106,8 @@ class _Jittered(_Cropped):
         "tensorflow: as in SimCLR's paper (additive brightness, fixed order,"
         " one clip); tensorflow_shuffled: as in SupCon's code (random order,"
         " clip after each); pytorch: as in torchvision (multiplicative, random"
-        " order, clip after each); linear: as tensorflow, with saturation and"
-        " hue in YIQ instead of HSV, several times faster",
-        choices=("tensorflow", "tensorflow_shuffled", "pytorch", "linear"),
+        " order, clip after each)",
+        choices=("tensorflow", "tensorflow_shuffled", "pytorch"),
     )
 
 

@@ -86,11 +86,9 @@ class AlignUniform(declared.AlignUniform, _Generalized):
     ) -> tf.Tensor:
         del seed
         # The projections are normalised already.
-        batch = similarity.gather(projections, normalize=False)
-        batch = batch._replace(
-            normalized=self.normalize,
-            split=matrix_products.use_split(self.similarity_products),
-        )
+        split = matrix_products.use_split(self.similarity_products)
+        batch = similarity.gather(projections, normalize=False, split=split)
+        batch = batch._replace(normalized=self.normalize)
         bounded = batch.bounded(self.temperature)
 
         def log_sums(block: similarity.Block) -> tf.Tensor:

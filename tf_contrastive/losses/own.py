@@ -1,6 +1,6 @@
 """Losses of your own: functions, and what they need of the other replicas."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -139,13 +139,6 @@ def get(loss: Any) -> ContrastiveLoss:
     return loss if isinstance(loss, ContrastiveLoss) else FunctionLoss(loss)
 
 
-def _items(value: Any) -> list[Any]:
-    """Returns the items of a list or dict, or a list of something else."""
-    if isinstance(value, Mapping):
-        return [*value.values()]
-    return [*value] if isinstance(value, list | tuple) else [value]
-
-
 class Parts(tf.keras.layers.Layer):
     """What a loss has as attributes: variables and layers, trained with it."""
 
@@ -165,7 +158,10 @@ def parts(loss: ContrastiveLoss, size: int) -> Parts | None:
     held = {
         name: value
         for name, value in attributes.items()
-        if any(isinstance(x, tf.Variable | tf.Module) for x in _items(value))
+        if any(
+            isinstance(x, tf.Variable | tf.Module)
+            for x in tf.nest.flatten(value)
+        )
     }
     if not held:
         return None

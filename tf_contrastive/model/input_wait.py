@@ -1,10 +1,9 @@
 """The time that steps wait for their input."""
 
-import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -79,9 +78,7 @@ class InputWait(ContrastiveStep):
         graph = tf.function(several_steps, reduce_retracing=True)
 
         def execute(iterator: Any) -> Results:
-            _check_sizes(iterator, strategy.num_replicas_in_sync)
-            with _one_line_errors():
-                results, seconds = graph(iterator)
+            results, seconds = self._execute(graph, iterator)
             with tf.device(seconds.device):  # Without waiting for its value.
                 self._input_wait += seconds
             return results
@@ -97,39 +94,31 @@ class InputWait(ContrastiveStep):
         if self.test_function is not None and not force:
             return self.test_function
         graph = super().make_test_function(force)
-
-        replicas = self.distribute_strategy.num_replicas_in_sync
-
-        def execute(iterator: Any) -> Results:
-            _check_sizes(iterator, replicas)
-            with _one_line_errors():
-                return graph(iterator)
-
+        execute = functools.partial(self._execute, graph)
         self.test_tf_function, self.test_function = graph, execute
         return execute
 
+    def _execute(self, graph: Any, iterator: Any) -> Any:
+        """Calls a graph on the iterator.
 
-def _check_sizes(iterator: Any, replicas: int) -> None:
-    """Raises `ValueError` for batches that may differ between replicas.
+        What a check in the graph finds is raised without TensorFlow's trace.
 
-    Collectives would fail at the end of the epoch.
-    """
-    first = tf.nest.flatten(iterator.element_spec, expand_composites=True)[0]
-    if replicas > 1 and first.shape[0] is None:
-        raise ValueError(
-            f"batches of {replicas} replicas must be of one known size, and the"
-            " last one may be smaller: pass a tf.data.Dataset of"
-            " .batch(N, drop_remainder=True)"
-        )
-
-
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Raises what a check in the graph found without TensorFlow's trace."""
-    try:
-        yield
-    except tf.errors.InvalidArgumentError as error:
-        raise label_checks.in_one_line(error) from None
+        Raises:
+          ValueError: for batches that may differ between replicas, where
+            collectives would fail at the end of the epoch.
+        """
+        batch = tf.nest.flatten(iterator.element_spec, expand_composites=True)
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1 and batch[0].shape[0] is None:
+            raise ValueError(
+                f"batches of {replicas} replicas must be of one known size, and"
+                " the last one may be smaller: pass a tf.data.Dataset of"
+                " .batch(N, drop_remainder=True)"
+            )
+        try:
+            return graph(iterator)
+        except tf.errors.InvalidArgumentError as error:
+            raise label_checks.in_one_line(error) from None
 
 
 class Throughput:

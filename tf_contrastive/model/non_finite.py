@@ -4,6 +4,7 @@ A replica records its own steps without asking the others; the records are
 combined when the host reads them.
 """
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,50 +20,51 @@ from tf_contrastive.model.contrastive_step import (
 )
 
 
-class NonFiniteMonitor:
-    """Records non-finite steps; create it in the strategy's scope."""
+class NonFinite(ContrastiveStep):
+    """Records each step whose loss or gradient is not finite."""
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         # Per replica: its first non-finite step, counted from 1; how many; and
-        # whether the encoder's part of the first was not finite.
+        # whether the encoder's part of the first was not finite. Keras does not
+        # look into a namespace: it is no weight of the model.
         # GPUs have no variables of 32-bit integers.
-        self._records = tf.Variable(
-            tf.zeros([replicas, 3], tf.int64),
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
+        self._non_finite = types.SimpleNamespace(
+            records=tf.Variable(
+                tf.zeros([replicas, 3], tf.int64),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
         )
 
-    def record(
-        self,
-        step: tf.Tensor,
-        loss: tf.Tensor,
-        gradients: Sequence[tf.Tensor],
-        others: Sequence[tf.Tensor] = (),
-    ) -> None:
-        """Looks at a step of this replica, counted from 0.
-
-        The gradients are those before they are summed over replicas; `others`
-        has the losses and gradients of what is trained beside the encoder.
-        """
-        bad_encoder = _not_finite([loss, *gradients])
-        bad = bad_encoder
-        if others:
-            bad = tf.maximum(bad, _not_finite(others))
+    def update(self, gradients: Gradients, results: Results) -> None:
+        """Looks at the losses, and at the gradients before they are summed."""
+        # In float16 these overflow now and then, and the loss scale falls.
+        half = self.dtype_policy.compute_dtype == "float16"
+        looked_at = {
+            name: [results[name], *([] if half else group)]
+            for name, group in gradients.items()
+        }
+        bad_encoder = _not_finite(looked_at["loss"])
+        bad = _not_finite([x for group in looked_at.values() for x in group])
+        variable = self._non_finite.records
         here = tf.one_hot(
-            distribution.replica_id(), self._records.shape[0], dtype=tf.int64
+            distribution.replica_id(), variable.shape[0], dtype=tf.int64
         )
-        records = tf.convert_to_tensor(self._records)
+        records = tf.convert_to_tensor(variable)
         is_first = here * bad * tf.cast(tf.equal(records[:, 0], 0), tf.int64)
-        first = is_first * (tf.cast(step, tf.int64) + 1)
-        self._records.assign_add(
+        first = is_first * (tf.cast(self.optimizer.iterations, tf.int64) + 1)
+        variable.assign_add(
             tf.stack([first, here * bad, is_first * bad_encoder], axis=1)
         )
+        super().update(gradients, results)
 
-    def read(self) -> NonFiniteSteps:
+    def non_finite_steps(self) -> NonFiniteSteps:
         """Combines the records; with several workers, all must call it."""
-        first, count, encoder = np.transpose(self._records.numpy())
+        records = self._non_finite.records.numpy()
+        first, count, encoder = np.transpose(records)
         if not count.any():
             return NonFiniteSteps()
         step = first[first > 0].min()
@@ -80,34 +82,3 @@ def _not_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     # A sum is finite if its parts are; testing each element costs more.
     sums = [tf.reduce_sum(tf.cast(x, tf.float32)) for x in tensors]
     return tf.cast(~tf.math.is_finite(tf.add_n(sums)), tf.int64)
-
-
-class NonFinite(ContrastiveStep):
-    """Records each step whose loss or gradient is not finite."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._non_finite = NonFiniteMonitor()
-
-    def update(self, gradients: Gradients, results: Results) -> None:
-        """Looks at the losses and the gradients."""
-        looked_at = gradients
-        if self.dtype_policy.compute_dtype == "float16":
-            # There gradients overflow now and then, and the loss scale falls.
-            looked_at = {name: [] for name in gradients}
-        self._non_finite.record(
-            self.optimizer.iterations,
-            results["loss"],
-            looked_at["loss"],
-            [
-                x
-                for name, group in looked_at.items()
-                if name != "loss"
-                for x in (results[name], *group)
-            ],
-        )
-        super().update(gradients, results)
-
-    def non_finite_steps(self) -> NonFiniteSteps:
-        """Returns the non-finite steps so far."""
-        return self._non_finite.read()

@@ -27,18 +27,11 @@ class RunningMeans:
             self._means[name] = tf.keras.metrics.Mean(name=name)
 
     def update(
-        self,
-        values: dict[str, tf.Tensor],
-        weights: dict[str, tf.Tensor] | None = None,
-        weight: tf.Tensor | float = 1.0,
+        self, values: dict[str, tf.Tensor], weights: dict[str, tf.Tensor]
     ) -> list[str]:
-        """Adds values [] to the means of their names, and returns the names.
-
-        The weights, by name, are `weight` by default.
-        """
+        """Adds values [] to the means of their names, and returns the names."""
         for name, value in values.items():
-            own = (weights or {}).get(name, weight)
-            self._means[name].update_state(value, own)
+            self._means[name].update_state(value, weights[name])
         return list(values)
 
     def read(self, names: Iterable[str]) -> dict[str, tf.Tensor]:

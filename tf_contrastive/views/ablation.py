@@ -12,11 +12,9 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import distribution
 from tf_contrastive.views import (
     affine,
     crops,
-    gather_by_products,
     gaussian_blur,
     pillow,
     prng,
@@ -88,13 +86,6 @@ class SecondCrop:
         if self.flip:
             mirrored = uniforms["flip"] < 0.5
             column = tf.where(mirrored, column[:, ::-1], column)
-        if static and distribution.on_tpu():
-            shape = tf.shape(pixels)[:3]
-            row = tf.broadcast_to(row[:, :, tf.newaxis], shape)
-            column = tf.broadcast_to(column[:, tf.newaxis], shape)
-            return tf.minimum(
-                gather_by_products.bilinear(pixels, row, column), 1.0
-            )
         rows = _neighbours(row, size)
         columns = _neighbours(column, size)
         total = tf.zeros_like(pixels)
@@ -219,32 +210,8 @@ class MotionBlur:
         places = tf.cast(tf.round(places), tf.int32)
         # Sums of levels are exact in any order, which graphs may change.
         pixels = pillow.as_pixels(pillow.from_unit(pixels))
-        if static and distribution.on_tpu():
-            all_views = tf.ones_like(angle[:, 0], tf.bool)
-            total = selection.apply_where(
-                all_views, _sum_of_slices, pixels, places, static, costly=True
-            )
-        else:
-            total = tf.zeros_like(pixels)
-            for step in range(len(steps)):
-                total += affine.shift(
-                    pixels, *tf.unstack(places[:, step], 2, 1)
-                )
+        total = tf.zeros_like(pixels)
+        for step in range(len(steps)):
+            down, right = tf.unstack(places[:, step], 2, 1)
+            total += affine.shift(pixels, down, right, static)
         return tf.minimum(total * (1 / (255 * len(steps))), 1.0)
-
-
-def _sum_of_slices(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Sums one view [1, S, S, 3], shifted to int32 [1, n, 2].
-
-    Slices, since TPUs gather pixels one by one.
-    """
-    radius = places.shape[1] // 2
-    first, last = [pixels[:, :1]] * radius, [pixels[:, -1:]] * radius
-    rows = tf.concat([*first, pixels, *last], axis=1)
-    first, last = [rows[:, :, :1]] * radius, [rows[:, :, -1:]] * radius
-    padded = tf.concat([*first, rows, *last], axis=2)
-    corners = tf.pad(places[0] + radius, [[0, 0], [1, 1]])
-    slices = [
-        tf.slice(padded, corner, pixels.shape) for corner in tf.unstack(corners)
-    ]
-    return tf.add_n(slices)

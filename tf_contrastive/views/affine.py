@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.views import gather_by_products
 
-TRANSFORMS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+TRANSFORMS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
 
 def matrices(
@@ -89,14 +89,21 @@ def transform(
     return gather(padded, y * wide + (x + wide + 1))
 
 
-def shift(pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+def shift(
+    pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor, static: bool
+) -> tf.Tensor:
     """Reads views [m, S, S, 3] from `down` rows below, `right` columns right.
 
-    Both are int32 [m]. Reads beyond the border give the border.
+    Both are int32 [m]. Reads beyond the border give the border. On a TPU,
+    pixels are whole numbers up to 256.
     """
     size = pixels.shape[1]
     place = tf.range(size)
     rows = tf.clip_by_value(place + down[:, tf.newaxis], 0, size - 1)
     columns = tf.clip_by_value(place + right[:, tf.newaxis], 0, size - 1)
-    places = rows[:, :, tf.newaxis] * size + columns[:, tf.newaxis]
-    return gather(pixels, places)
+    rows, columns = rows[:, :, tf.newaxis], columns[:, tf.newaxis]
+    if static and distribution.on_tpu():
+        shape = tf.shape(pixels)[:3]
+        rows, columns = (tf.broadcast_to(x, shape) for x in (rows, columns))
+        return gather_by_products.nearest(pixels, rows, columns)
+    return gather(pixels, rows * size + columns)

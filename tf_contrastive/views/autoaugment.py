@@ -43,9 +43,6 @@ IMAGENET_POLICY = (
     (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
 )
 
-# Operations that are matrices, in the order of `affine.TRANSFORMS`.
-_AFFINE = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
-
 
 def arguments(
     level: float, size: int, translation: float, cutout: float
@@ -125,7 +122,7 @@ def _distort(
     """
     size = rows.shape[1]
     # For -1 position 0 is read, and not used.
-    kind = tf.gather(_positions(_AFFINE), tf.maximum(choice, 0))
+    kind = tf.gather(_positions(affine.TRANSFORMS), tf.maximum(choice, 0))
     signed = tf.where(uniforms[:, 0] < 0.5, -strength, strength)
     matrix = affine.matrices(kind, signed, size, static)
     centre = tf.floor(uniforms[:, 1:] * size)

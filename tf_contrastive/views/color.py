@@ -1,6 +1,5 @@
 """Colour operations on a batch of views, with parameters per view.
 
-Operations linear in red, green and blue are one product with a matrix per view.
 Operations in HSV act on colour planes, float32 [3, m, S, S]: every step then
 runs over contiguous memory, several times as fast as on [m, S, S, 3]. All
 shapes but m are static, and everything compiles under XLA.
@@ -8,7 +7,6 @@ shapes but m are static, and everything compiles under XLA.
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -20,21 +18,6 @@ from tf_contrastive.views import pillow, prng, selection
 # ITU-R BT.601, as in tf.image.rgb_to_grayscale and torchvision.
 _LUMA = (0.2989, 0.587, 0.114)
 _LUMA_WEIGHTS = np.array(_LUMA, np.float32)
-# From RGB to YIQ, the luma and two colour axes, as tf.image.rgb_to_yiq.
-_YIQ = np.array(
-    [
-        [0.299, 0.587, 0.114],
-        [0.59590059, -0.27455667, -0.32134392],
-        [0.21153661, -0.52273617, 0.31119955],
-    ]
-)
-_RGB = np.linalg.inv(_YIQ)
-# A hue rotation by an angle is _GREY + cos(angle) _COSINE + sin(angle) _SINE:
-# the luma, the colour difference, and the colour difference after a quarter of
-# a turn in the plane of I and Q.
-_GREY = np.tile(_YIQ[0], [3, 1])
-_COSINE = np.eye(3) - _GREY
-_SINE = _RGB @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ _YIQ
 # All orders of four operations.
 _ORDERS = np.array(list(itertools.permutations(range(1, 5))), np.int32)
 
@@ -86,18 +69,14 @@ def _to_planes(pixels: tf.Tensor) -> tf.Tensor:
     return tf.stack(tf.unstack(pixels, axis=-1))
 
 
-def _from_planes(
-    planes: tf.Tensor, static: bool, matrix: tf.Tensor | None = None
-) -> tf.Tensor:
-    """Interleaves channels; on a host times a matrix, [m, 3, 3], if given."""
+def _from_planes(planes: tf.Tensor, static: bool) -> tf.Tensor:
     if static:
         return tf.stack(tf.unstack(planes), axis=-1)
     size = planes.shape[-1]
     flat = tf.reshape(tf.stack(tf.unstack(planes), axis=1), [-1, 3, size**2])
     # The identity matrix interleaves channels, exactly on a host, in half the
     # time of tf.transpose.
-    matrix = tf.eye(3) if matrix is None else matrix
-    pixels = tf.matmul(flat, matrix, transpose_a=True)
+    pixels = tf.matmul(flat, tf.eye(3), transpose_a=True)
     return tf.reshape(pixels, [-1, size, size, 3])
 
 
@@ -124,7 +103,7 @@ class _Jitter:
     def parameters(self, uniforms: prng.Uniforms) -> list[tf.Tensor]:
         """Brightness and hue to add, contrast and saturation to multiply by.
 
-        Each is float32 [m]; of `ColorJitter` and `LinearColorJitter`.
+        Each is float32 [m]; of the forms of TensorFlow.
         """
         jittered, numbers = self.jittered(uniforms), uniforms["jitter"]
         shifts = tf.where(jittered, prng.lerp(numbers[:, 1:3], -1.0, 1.0), 0.0)
@@ -144,17 +123,12 @@ class ColorJitter(_Jitter):
     and hue are those of HSV. `Grayscale` follows.
     """
 
-    gray: float = 0.0  # Probability of grayscale.
-
-    streams: ClassVar[dict[str, int]] = {"jitter": 5, "gray": 1}
-
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
-        gray = Grayscale(self.gray)
         if not self.strength:
-            return gray(pixels, uniforms, static)
+            return pixels
         brightness, hue, contrast, saturation = map(
             pillow.per_view, self.parameters(uniforms)
         )
@@ -163,80 +137,7 @@ class ColorJitter(_Jitter):
         mean = tf.reduce_mean(planes, axis=[2, 3], keepdims=True)
         planes = planes * contrast + (mean * (1.0 - contrast) + brightness)
         planes = _ramp(adjust_hue_saturation(planes, hue, saturation))
-        if static:
-            return gray(_from_planes(planes, static), uniforms, static)
-        return _from_planes(planes, static, gray.matrices(uniforms))
-
-
-def hue_matrix(hue: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
-    """Matrices that scale the saturation and shift the hue, in YIQ.
-
-    They keep the luma and the greys. To scale the saturation is to blend with
-    the grayscale image. Hues are [m], shifts in turns (a third turns red into
-    green), saturations [m]; the result, [m, 3, 3] of their type, is to be
-    multiplied by columns of RGB.
-    """
-    cosine = pillow.per_view(saturation * tf.cos(2.0 * math.pi * hue))
-    sine = pillow.per_view(saturation * tf.sin(2.0 * math.pi * hue))
-    grey, of_cosine, of_sine = (
-        tf.constant(matrix, hue.dtype) for matrix in (_GREY, _COSINE, _SINE)
-    )
-    return grey + cosine * of_cosine + sine * of_sine
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearColorJitter(_Jitter):
-    """SimCLR's colour jitter and grayscale as one matrix per view.
-
-    Like `ColorJitter` with the same random numbers, but with the saturation and
-    hue of YIQ, which are linear: the saturation blends with the grayscale image
-    and the hue is a rotation about the grey axis. Brightness and contrast are
-    the same to rounding. Both forms keep greys; HSV keeps the largest channel,
-    YIQ the luma. On photographs at s = 1, hues differ by 0.02 turns (the
-    median), mean saturations by 0.03 and mean luma by 0.005. Grayscale comes
-    before the clip, not after it.
-    """
-
-    gray: float = 0.0  # Probability of grayscale.
-
-    streams: ClassVar[dict[str, int]] = {"jitter": 5, "gray": 1}
-
-    def matrices(
-        self, uniforms: prng.Uniforms, mean: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Matrix and shift of each view, [m, 3, 3] and [m, 3, 1].
-
-        The means are [m, 3], of each view's channels, of the results' type.
-        """
-        brightness, hue, contrast, saturation = (
-            tf.cast(x, mean.dtype) for x in self.parameters(uniforms)
-        )
-        matrix = hue_matrix(hue, saturation)
-        gray = pillow.per_view(uniforms["gray"][:, 0] < self.gray)
-        # Sums, since a device may round its matrix products.
-        luma = tf.constant(_LUMA, mean.dtype)[:, tf.newaxis]
-        luma = tf.reduce_sum(luma * matrix, axis=1, keepdims=True)
-        matrix = tf.where(gray, luma, matrix)
-        contrast = pillow.per_view(contrast)
-        # (x + b - mean(x + b)) * c + mean(x + b)
-        shift = (1.0 - contrast) * mean[:, tf.newaxis]
-        shift += pillow.per_view(brightness)
-        shift = tf.reduce_sum(matrix * shift, axis=2, keepdims=True)
-        return contrast * matrix, shift
-
-    def __call__(
-        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
-    ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
-        if not (self.strength or self.gray):
-            return pixels
-        # In float64 on a host, since the last bit of sines depends on a value's
-        # position in the batch.
-        mean = pillow.channel_means(pillow.as_rows(pixels), static)
-        matrix, shift = (
-            tf.cast(x, tf.float32) for x in self.matrices(uniforms, mean)
-        )
-        return _ramp(pillow.transform(pixels, matrix, shift, static))
+        return _from_planes(planes, static)
 
 
 # Maps rows of views and float32 [n, 4], their values, to rows.
@@ -317,20 +218,10 @@ class ShuffledColorJitter(_InRandomOrder):
         ]
 
 
-JITTERS: dict[
-    str,
-    type[
-        ColorJitter
-        | ShuffledColorJitter
-        | LinearColorJitter
-        | PyTorchColorJitter
-    ],
-]
-JITTERS = {
+JITTERS: dict[str, type[ColorJitter | _InRandomOrder]] = {
     "tensorflow": ColorJitter,
     "tensorflow_shuffled": ShuffledColorJitter,
     "pytorch": PyTorchColorJitter,
-    "linear": LinearColorJitter,
 }
 
 
@@ -386,15 +277,6 @@ class Grayscale:
     probability: float = 0.2
 
     streams: ClassVar[dict[str, int]] = {"gray": 1}
-
-    def matrices(self, uniforms: prng.Uniforms) -> tf.Tensor:
-        """Matrix of each view, [m, 3, 3], by which rows of RGB are multiplied.
-
-        That of a view that is not made grey is the identity.
-        """
-        gray = pillow.per_view(uniforms["gray"][:, 0] < self.probability)
-        luma = np.tile(_LUMA_WEIGHTS[:, np.newaxis], 3)
-        return tf.where(gray, luma, tf.eye(3))
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False

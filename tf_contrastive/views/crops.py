@@ -26,17 +26,13 @@ _EXP = (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
 _MAX_OVERSAMPLING = 8
 
 
-def _sides(images: tf.Tensor) -> tuple[int | tf.Tensor, int | tf.Tensor]:
-    """Height and width of images [n, h, w, c]: int where known, else int32."""
-    shape = tf.shape(images)
-    return images.shape[1] or shape[1], images.shape[2] or shape[2]
+def _sides(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Height and width of images [n, h, w, c], int32 []."""
+    return tuple(tf.unstack(tf.shape(images)[1:3]))
 
 
 def random_boxes(
-    uniforms: tf.Tensor,
-    height: int | tf.Tensor,
-    width: int | tf.Tensor,
-    min_area: float,
+    uniforms: tf.Tensor, height: tf.Tensor, width: tf.Tensor, min_area: float
 ) -> tf.Tensor:
     """Boxes of SimCLR's random crop (Chen et al. 2020, appendix A).
 
@@ -77,15 +73,11 @@ def random_boxes(
     return tf.stack([top, left, heights, widths], axis=1)
 
 
-def _oversampling(images: tf.Tensor, size: int) -> int | tf.Tensor:
-    """Samples per output pixel and axis that avoid aliasing."""
+def _oversampling(images: tf.Tensor, size: int) -> tf.Tensor:
+    """Samples per output pixel and axis that avoid aliasing, int32 []."""
     # At most two source pixels lie between two samples of a square crop. The
     # crops of a batch share the grid.
-    height, width = _sides(images)
-    if isinstance(height, int) and isinstance(width, int):
-        shorter = min(height, width)
-        return min(max(shorter // (2 * size), 1), _MAX_OVERSAMPLING)
-    shorter = tf.minimum(height, width)
+    shorter = tf.minimum(*_sides(images))
     return tf.clip_by_value(shorter // (2 * size), 1, _MAX_OVERSAMPLING)
 
 
@@ -131,18 +123,14 @@ def sample(
     return samples(images, image_ids, boxes, mirrored, size, factor)
 
 
-def _averaged(
-    pixels: tf.Tensor, size: int, factor: int | tf.Tensor
-) -> tf.Tensor:
+def _averaged(pixels: tf.Tensor, size: int, factor: tf.Tensor) -> tf.Tensor:
     """Reduces levels [m, S factor, S factor, 3] to [m, S, S, 3]."""
-
-    def average() -> tf.Tensor:
-        return tf.image.resize(pixels, [size, size], method="area")
-
-    if isinstance(factor, int):
-        return pixels if factor == 1 else average()
-    pixels = tf.cond(factor > 1, average, lambda: pixels)
-    return tf.ensure_shape(pixels, [pixels.shape[0], size, size, 3])
+    reduced = tf.cond(
+        factor > 1,
+        lambda: tf.image.resize(pixels, [size, size], method="area"),
+        lambda: pixels,
+    )
+    return tf.ensure_shape(reduced, [pixels.shape[0], size, size, 3])
 
 
 def _samples_one_by_one(
@@ -151,7 +139,7 @@ def _samples_one_by_one(
     boxes: tf.Tensor,
     mirrored: tf.Tensor,
     size: int,
-    factor: int | tf.Tensor,
+    factor: tf.Tensor,
 ) -> tf.Tensor:
     """`sample`, in half the time of `_samples` for large views."""
     grid = size * factor
@@ -184,7 +172,7 @@ def _samples(
     boxes: tf.Tensor,
     mirrored: tf.Tensor,
     size: int,
-    factor: int | tf.Tensor,
+    factor: tf.Tensor,
 ) -> tf.Tensor:
     """`sample`, in one call; mirrored boxes have their sides swapped."""
     grid = size * factor

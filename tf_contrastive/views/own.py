@@ -1,9 +1,9 @@
 """Views of your own: a function image -> view, or a Keras layer of images."""
 
-import contextlib
+import dataclasses
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,14 +48,13 @@ class OwnOperation:
         if isinstance(self._part, tf.keras.layers.Layer):
             return self._checked(self._of_layer(pixels), 1)
         seeds = tf.cast(uniforms["own"] * _SEEDS, tf.int32)
-        with _caching_restored():
-            return tf.map_fn(
-                lambda row: self._view(*row),
-                (pixels, seeds),
-                fn_output_signature=tf.TensorSpec(
-                    [self._side, self._side, 3], tf.float32
-                ),
-            )
+        return tf.map_fn(
+            lambda row: self._view(*row),
+            (pixels, seeds),
+            fn_output_signature=tf.TensorSpec(
+                [self._side, self._side, 3], tf.float32
+            ),
+        )
 
     def _of_layer(self, pixels: tf.Tensor) -> tf.Tensor:
         layer = distribution.with_autograph(self._part)
@@ -75,19 +74,16 @@ class OwnOperation:
         if own.takes(self._part, "seed"):
             options["seed"] = seed
         function = distribution.with_autograph(self._part)
-        with _python_numbers() as drawn:
+        for _ in range(2):  # A Keras layer draws its seed at its first call.
+            before = _states()
             view = function(image, **options)
-        if drawn and not tf.executing_eagerly():
-            # A Keras layer draws its seed when it is called first.
-            with _python_numbers() as again:
-                view = function(image, **options)
-            if again:
-                raise errors.UserError(
-                    f"augmentation {own.name_of(self._part)} draws numbers of"
-                    " Python or NumPy, which are drawn once for all images: use"
-                    " tf.random.stateless_uniform with its parameter `seed`"
-                )
-        return self._checked(view, 0)
+            if tf.executing_eagerly() or _states() == before:
+                return self._checked(view, 0)
+        raise errors.UserError(
+            f"augmentation {own.name_of(self._part)} draws numbers of Python or"
+            " NumPy, which are drawn once for all images: use"
+            " tf.random.stateless_uniform with its parameter `seed`"
+        )
 
     def _checked(self, view: Any, first: int) -> tf.Tensor:
         """Returns views as float32 in [0, 1]; `first` is the rows' axis."""
@@ -122,6 +118,28 @@ class OwnOperation:
             return tf.ensure_shape(view, [*view.shape[:first], side, side, 3])
 
 
+@dataclasses.dataclass(frozen=True)
+class WholeView:
+    """Makes views of whole images, in place of a crop."""
+
+    operation: OwnOperation
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Uniform numbers per view, by stream."""
+        return self.operation.streams
+
+    def __call__(
+        self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
+    ) -> tf.Tensor:
+        """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3]."""
+        return self.operation(tf.gather(images, image_ids), uniforms)
+
+    def reduction(self, *_: Any) -> tf.Tensor:
+        """A whole image is never halved, float32 [1]."""
+        return tf.ones([1])
+
+
 def _takes_training(call: Callable[..., Any]) -> bool:
     parameters = inspect.signature(call).parameters
     return "training" in parameters or any(
@@ -129,35 +147,7 @@ def _takes_training(call: Callable[..., Any]) -> bool:
     )
 
 
-@contextlib.contextmanager
-def _caching_restored() -> Iterator[None]:
-    """Undoes what `tf.map_fn` leaves behind if its function fails.
-
-    No strategy of several replicas could be entered after that.
-    """
-    scope = tf.compat.v1.get_variable_scope()
-    before = scope.caching_device
-    try:
-        yield
-    except BaseException:
-        if not tf.executing_eagerly():
-            scope.set_caching_device(before)
-        raise
-
-
-@contextlib.contextmanager
-def _python_numbers() -> Iterator[list[bool]]:
-    """Yields a list, which is not empty after random numbers were drawn.
-
-    Of the generators of Python and NumPy that all modules share.
-    """
-
-    def states() -> tuple[Any, ...]:
-        state: Any = np.random.get_state()
-        return random.getstate(), state[1].tobytes(), state[2:]
-
-    before = states()
-    drawn: list[bool] = []
-    yield drawn
-    if states() != before:
-        drawn.append(True)
+def _states() -> tuple[Any, ...]:
+    """States of the generators of Python and NumPy that all modules share."""
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2:]

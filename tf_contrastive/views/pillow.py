@@ -81,24 +81,6 @@ def channel_means(rows: tf.Tensor, static: bool = False) -> tf.Tensor:
     return sums * (1 / size**2)
 
 
-def transform(
-    pixels: tf.Tensor, matrix: tf.Tensor, shift: tf.Tensor, static: bool
-) -> tf.Tensor:
-    """Multiplies colours [m, S, S, 3] by [m, 3, 3], and adds [m, 3, 1]."""
-    # A device may round its matrix products.
-    size = pixels.shape[1]
-    if static:
-        columns = tf.unstack(matrix[:, tf.newaxis, tf.newaxis], axis=-1)
-        channels = tf.unstack(pixels[..., tf.newaxis], axis=-2)
-        terms = [c * x for c, x in zip(columns, channels, strict=True)]
-        return tf.add_n(terms) + shift[:, tf.newaxis, tf.newaxis, :, 0]
-    flat = tf.reshape(pixels, [-1, size**2, 3])
-    rows = tf.reshape(
-        tf.matmul(flat, matrix, transpose_b=True), [-1, size, 3 * size]
-    )
-    return as_pixels(rows + _per_channel(shift[:, :, 0], size))
-
-
 def gray(rows: tf.Tensor, static: bool = False) -> tf.Tensor:
     """Pillow's `convert("L")`, in three equal channels."""
     return tf.floor(weighted_gray(rows, _LUMA, static) + 0.5)

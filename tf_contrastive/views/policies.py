@@ -7,7 +7,7 @@ parameters per view; the randomness of a view is a function of its seed alone.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
@@ -26,7 +26,7 @@ from tf_contrastive.views import (
 )
 from tf_contrastive.views.gaussian_blur import GaussianBlur
 from tf_contrastive.views.preprocessing import check_images
-from tf_contrastive.views.selection import InOrder, RandomApply
+from tf_contrastive.views.selection import RandomApply
 
 # Of each further operation of `Broader`; the paper does not state it.
 _BROADER_PROBABILITY = 0.2
@@ -37,28 +37,12 @@ _ADDED_PROBABILITY = 0.5
 _GROUP_BYTES = 2_000_000
 
 
-class _Random(Protocol):
+class Photometric(Protocol):
+    """Changes views that are cropped and resized."""
+
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers per view, by stream."""
-
-
-class Geometric(_Random, Protocol):
-    """Cuts views of one size from images of any size."""
-
-    def __call__(
-        self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
-    ) -> tf.Tensor:
-        """Makes float32 [m, S, S, 3] of uint8 [n, h, w, 3] and int32 [m]."""
-
-    def reduction(
-        self, height: tf.Tensor, width: tf.Tensor, uniforms: prng.Uniforms
-    ) -> tf.Tensor:
-        """By how much the shorter sides of views shrink, float32 [m or 1]."""
-
-
-class Photometric(_Random, Protocol):
-    """Changes views that are cropped and resized."""
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
@@ -70,10 +54,13 @@ class Photometric(_Random, Protocol):
         """
 
 
+_Crop: TypeAlias = crops.RandomCrop | crops.CenterCrop
+
+
 # Without AutoGraph: this code has no Python control flow on tensors, and its
 # conversion would take longer than the rest of the first batch.
 @tf.autograph.experimental.do_not_convert
-def _random_numbers(seeds: tf.Tensor, *parts: _Random) -> dict[str, tf.Tensor]:
+def _random_numbers(seeds: tf.Tensor, *parts: Any) -> dict[str, tf.Tensor]:
     streams = {k: n for part in parts for k, n in part.streams.items()}
     return prng.uniform(seeds, streams)
 
@@ -101,7 +88,7 @@ class Policy(declared.PolicyDeclaration):
         super().__post_init__()
 
     @property
-    def _crop(self) -> Geometric:
+    def _crop(self) -> _Crop:
         """Crop, resize and flip."""
         raise NotImplementedError
 
@@ -114,15 +101,6 @@ class Policy(declared.PolicyDeclaration):
     def _first_view_only(self) -> bool:
         """Whether the operations act on the first view of each image only."""
         return False
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return dict(vars(self))
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Policy":
-        """Builds the policy of a `get_config`."""
-        return cls(**config)
 
     def __call__(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Makes a view float32 [S, S, 3] of uint8 [h, w, 3] and int32 [2].
@@ -141,19 +119,8 @@ class Policy(declared.PolicyDeclaration):
         """
         images = tf.convert_to_tensor(images)
         image_ids = tf.range(images.shape[0] or tf.shape(images)[0])
-        pixels = self.geometric(images, image_ids, seeds)
+        pixels = self.crop(images, image_ids, self.numbers(seeds))
         return self.photometric(pixels, seeds, view=tf.zeros_like(image_ids))
-
-    @tf.autograph.experimental.do_not_convert
-    def geometric(
-        self, images: tf.Tensor, image_ids: tf.Tensor, seeds: tf.Tensor
-    ) -> tf.Tensor:
-        """Crops, resizes and flips, on the host: the first part of a view.
-
-        The images are uint8 [n, h, w, 3], the image of each view int32 [m], its
-        seed int32 [m, 2], and the views float32 [m, S, S, 3] in [0, 1].
-        """
-        return self.crop(images, image_ids, self.numbers(seeds))
 
     @tf.autograph.experimental.do_not_convert
     def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -167,7 +134,11 @@ class Policy(declared.PolicyDeclaration):
     def crop(
         self, images: tf.Tensor, image_ids: tf.Tensor, numbers: prng.Uniforms
     ) -> tf.Tensor:
-        """Does what `geometric` does, by its `numbers`."""
+        """Crops, resizes and flips, on the host: the first part of a view.
+
+        The images are uint8 [n, h, w, 3], the image of each view int32 [m], its
+        `numbers` float32 [m, k], and the views float32 [m, S, S, 3] in [0, 1].
+        """
         return self._crop(check_images(images, 4), image_ids, numbers)
 
     @tf.autograph.experimental.do_not_convert
@@ -193,8 +164,8 @@ class Policy(declared.PolicyDeclaration):
         """Applies the operations to float32 [m, S, S, 3] in [0, 1].
 
         Args:
-          pixels: results of `geometric`.
-          seeds: int32 [m, 2], the seeds of `geometric`.
+          pixels: results of `crop`.
+          seeds: int32 [m, 2], the seeds of their `numbers`.
           static: whether to keep shapes independent of the random numbers, so
             that XLA can compile it; the pixels are the same to rounding.
           view: int32 [m], number of each view among those of its image;
@@ -253,7 +224,7 @@ class NoAugmentation(declared.NoAugmentation, Policy):
     """The evaluation preprocessing; all views of an image are the same."""
 
     @property
-    def _crop(self) -> Geometric:
+    def _crop(self) -> _Crop:
         return crops.CenterCrop(self.image_size)
 
 
@@ -262,17 +233,13 @@ class Crop(declared.Crop, Policy):
     """Random crop and flip only."""
 
     @property
-    def _crop(self) -> Geometric:
+    def _crop(self) -> _Crop:
         return crops.RandomCrop(self.image_size, self.min_crop_area, self.flip)
 
 
-def _color_distortion(policy: Any) -> tuple[Photometric, ...]:
-    """Colour jitter and grayscale, as one operation where there is one."""
-    gray, strength = color.Grayscale(), policy.color_jitter_strength
+def _jitter(policy: Any, **options: float) -> Photometric:
     jitter = color.JITTERS[policy.color_jitter_style]
-    if issubclass(jitter, color.ColorJitter | color.LinearColorJitter):
-        return (jitter(strength, gray=gray.probability),)
-    return jitter(strength), gray
+    return jitter(policy.color_jitter_strength, **options)
 
 
 @dataclasses.dataclass(eq=False)
@@ -281,19 +248,16 @@ class SimCLR(declared.SimCLR, Crop):
 
     @property
     def _operations(self) -> tuple[Photometric, ...]:
-        return (*self._colors, *self._before_blur, *self._blurs)
+        blur = (GaussianBlur(),) if self.blur else ()
+        return (*self._colors, *self._before_blur, *blur)
 
     @property
     def _colors(self) -> tuple[Photometric, ...]:
-        return _color_distortion(self)
+        return _jitter(self), color.Grayscale()
 
     @property
     def _before_blur(self) -> tuple[Photometric, ...]:
         return ()
-
-    @property
-    def _blurs(self) -> tuple[Photometric, ...]:
-        return (GaussianBlur(),) if self.blur else ()
 
 
 @dataclasses.dataclass(eq=False)
@@ -355,9 +319,7 @@ class StackedRandAugment(declared.StackedRandAugment, SimAugment):
         layers, magnitude = self.randaugment_layers, self.randaugment_magnitude
         random = autoaugment.RandAugment(layers, magnitude)
         if self.stacked_randaugment_order == "code":
-            jitter = color.JITTERS[self.color_jitter_style]
-            strength = self.color_jitter_strength
-            return jitter(strength), random, color.Grayscale()
+            return _jitter(self), random, color.Grayscale()
         return (random, *super()._colors)
 
 
@@ -392,42 +354,16 @@ class OwnViews(declared.OwnViews, Crop):
         Crop.__init__(self, image_size, min_crop_area=min_crop_area, flip=flip)
 
     @property
+    def _crop(self) -> Any:
+        return super()._crop if self.after_crop else own.WholeView(self._own)
+
+    @property
     def _own(self) -> own.OwnOperation:
         return own.OwnOperation(self.part, self.options, self.image_size)
 
     @property
     def _operations(self) -> tuple[Photometric, ...]:
         return (self._own,) if self.after_crop else ()
-
-    @tf.autograph.experimental.do_not_convert
-    def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draws the random numbers of the crop, or of the whole view."""
-        if self.after_crop:
-            return super().numbers(seeds)
-        return _random_numbers(seeds, self._own)
-
-    @tf.autograph.experimental.do_not_convert
-    def crop(
-        self, images: tf.Tensor, image_ids: tf.Tensor, numbers: prng.Uniforms
-    ) -> tf.Tensor:
-        """Crops, or makes the whole view."""
-        if self.after_crop:
-            return super().crop(images, image_ids, numbers)
-        return self._own(tf.gather(check_images(images, 4), image_ids), numbers)
-
-    @tf.autograph.experimental.do_not_convert
-    def halvings(
-        self, height: tf.Tensor, width: tf.Tensor, numbers: prng.Uniforms
-    ) -> tf.Tensor:
-        """A whole image is never halved."""
-        if self.after_crop:
-            return super().halvings(height, width, numbers)
-        return tf.constant(0)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        config = super().get_config()
-        return {**config, **config.pop("options")}
 
 
 @dataclasses.dataclass(eq=False)
@@ -452,9 +388,7 @@ class SimCLRPlus(declared.SimCLRPlus, _Listing, SimCLR):
 
     @property
     def _operations(self) -> tuple[Photometric, ...]:
-        added = tuple(
-            OPERATIONS[name](self) for name in self.names if name != "rotate"
-        )
+        added = _listed(self, *(n for n in self.names if n != "rotate"))
         turn = (ablation.Rotate(),) if "rotate" in self.names else ()
         chosen = (RandomApply(added, _ADDED_PROBABILITY),) if added else ()
         return (*super()._operations, *turn, *chosen)
@@ -465,36 +399,41 @@ class Ablation(declared.Ablation, _Listing):
     """Operations on cropped views, in order (Chen et al. 2020, figure 5)."""
 
     @property
-    def _crop(self) -> Geometric:
+    def _crop(self) -> _Crop:
         return crops.RandomCrop(self.image_size, self.min_crop_area, flip=False)
 
     @property
     def _operations(self) -> tuple[Photometric, ...]:
-        return tuple(OPERATIONS[name](self) for name in self.names)
+        return _listed(self, *self.names)
 
     @property
     def _first_view_only(self) -> bool:
         return self.ablation_branch == "one"
 
 
-OPERATIONS: dict[str, Callable[[Any], Photometric]] = {
-    "crop": lambda policy: ablation.SecondCrop(
-        policy.min_crop_area, flip=policy.flip
+# Name -> the operations of a policy.
+OPERATIONS: dict[str, Callable[[Any], tuple[Photometric, ...]]] = {
+    "crop": lambda policy: (
+        ablation.SecondCrop(policy.min_crop_area, flip=policy.flip),
     ),
-    "rotate": lambda policy: ablation.Rotate(turned=True),
-    "cutout": lambda policy: ablation.Cutout(),
-    "noise": lambda policy: ablation.Noise(policy.image_size),
-    "sobel": lambda policy: ablation.SOBEL,
-    "blur": lambda policy: GaussianBlur(probability=1.0),
-    "color": lambda policy: InOrder(_color_distortion(policy)),
-    "color_drop": lambda policy: color.Grayscale(probability=1.0),
-    "color_jitter": lambda policy: color.JITTERS[policy.color_jitter_style](
-        policy.color_jitter_strength, probability=1.0
-    ),
-    "equalize": lambda policy: ablation.EQUALIZE,
-    "solarize": lambda policy: ablation.SOLARIZE,
-    "motion_blur": lambda policy: ablation.MotionBlur(),
+    "rotate": lambda policy: (ablation.Rotate(turned=True),),
+    "cutout": lambda policy: (ablation.Cutout(),),
+    "noise": lambda policy: (ablation.Noise(policy.image_size),),
+    "sobel": lambda policy: (ablation.SOBEL,),
+    "blur": lambda policy: (GaussianBlur(probability=1.0),),
+    "color": lambda policy: (_jitter(policy), color.Grayscale()),
+    "color_drop": lambda policy: (color.Grayscale(probability=1.0),),
+    "color_jitter": lambda policy: (_jitter(policy, probability=1.0),),
+    "equalize": lambda policy: (ablation.EQUALIZE,),
+    "solarize": lambda policy: (ablation.SOLARIZE,),
+    "motion_blur": lambda policy: (ablation.MotionBlur(),),
 }
+
+
+def _listed(policy: Policy, *names: str) -> tuple[Photometric, ...]:
+    return tuple(x for name in names for x in OPERATIONS[name](policy))
+
+
 POLICIES: dict[str, type[Policy]] = components.implementations(
     declared.POLICIES
 )

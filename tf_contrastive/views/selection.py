@@ -100,27 +100,6 @@ def apply_choice(
 
 
 @dataclasses.dataclass(frozen=True)
-class InOrder:
-    """Operations in a row, as one."""
-
-    operations: tuple[Any, ...]  # `policies.Photometric`.
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers per view, by stream."""
-        parts = (operation.streams for operation in self.operations)
-        return {stream: n for part in parts for stream, n in part.items()}
-
-    def __call__(
-        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
-    ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
-        for operation in self.operations:
-            pixels = operation(pixels, uniforms, static)
-        return pixels
-
-
-@dataclasses.dataclass(frozen=True)
 class RandomApply:
     """Operations in a row, each with a probability of its own draw."""
 
@@ -141,22 +120,19 @@ class RandomApply:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         coins = uniforms["random_apply"]
         for number, operation in enumerate(self.operations):
-            streams = operation.streams
-            # The last column is for an operation without random numbers.
-            columns = [*(uniforms[stream] for stream in streams), coins[:, :1]]
 
             def act(
-                views: tf.Tensor,
-                rows: tf.Tensor,
-                operation: Any = operation,
-                streams: dict[str, int] = streams,
+                views: tf.Tensor, rows: tf.Tensor, operation: Any = operation
             ) -> tf.Tensor:
-                parts = tf.split(rows, [*streams.values(), 1], axis=1)[:-1]
-                own = dict(zip(streams, parts, strict=True))
-                return operation(views, own, static)
+                drawn = {
+                    stream: tf.gather(uniforms[stream], rows[:, 0])
+                    for stream in operation.streams
+                }
+                return operation(views, drawn, static)
 
             mask = coins[:, number] < self.probability
-            arguments = mask, act, pixels, tf.concat(columns, axis=1), static
+            rows = tf.range(tf.shape(coins)[0])[:, tf.newaxis]
+            arguments = mask, act, pixels, rows, static
             if static:
                 pixels = apply_where(*arguments)
                 continue
