@@ -1,24 +1,24 @@
 """Grids of runs: values, folders, failures, resuming, tables."""
 
-import csv
 import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import numpy as np
+import processes as running
 import pytest
+import small
+from PIL import Image
 
 from tf_contrastive import __main__
 from tf_contrastive.base import errors, processes
 from tf_contrastive.commands import sweep
 from tf_contrastive.config import own
 
-_ROOT = Path(__file__).resolve().parents[2]
 _GRID = ("--learning_rate=0.1,0.3", "--temperature=0.2,0.5")
 
 
@@ -26,13 +26,17 @@ class _Commands:
     """Stands for the processes: records commands, and writes results."""
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.checks = [], []
+        self.checked = 0  # The status of the check before the runs.
         # Part of a command -> what `processes.run` returns for it.
         self.ends = {}
         self.scores = itertools.count(1)
         self.losses = itertools.repeat(None)
 
     def __call__(self, words):
+        if words[0] == "sweep":
+            self.checks.append(words)
+            return self.checked, ""
         self.calls.append(words)
         for part, ended in self.ends.items():
             if part in " ".join(words):
@@ -120,33 +124,30 @@ def _options(capsys, name, option):
         (["--encoder=resnet10,convnet"], "encoder", ["resnet10", "convnet"]),
         (["--flip=true,false"], "flip", ["true", "false"]),
         # The last holds, as always.
-        (["--seed=0,1", "--seed=7"], "seed", ["0,1 7"]),
+        (["--seed=0,1", "--seed=7"], "seed", ["7"]),
         # Values with commas.
         (["--profile_steps=1,2"], "profile_steps", ["1,2"]),
         (["--profile_steps=1,2;3,4"], "profile_steps", ["1,2", "3,4"]),
         (["--init_from=a;b"], "init_from", ["a", "b"]),
         (["--init_from=;b"], "init_from", ["", "b"]),
         (["--init_from=a,b;"], "init_from", ["a,b"]),
-        # Of families, whose keys are flags of their own.
+        # Of families, whose options are separated by commas.
         (
-            ["--loss=supcon", "--loss_options=positives_cap=1,2"],
+            ["--loss=supcon", "--loss_options=positives_cap=1;positives_cap=2"],
             "loss_options",
             ["positives_cap=1", "positives_cap=2"],
         ),
         (
             [
                 "--loss=supcon",
-                "--loss_options=contrast=one_view,positives_cap=1,2",
+                "--loss_options=contrast=one_view,denominator=all",
             ],
             "loss_options",
-            [
-                "contrast=one_view positives_cap=1",
-                "contrast=one_view positives_cap=2",
-            ],
+            ["contrast=one_view,denominator=all"],
         ),
         # Of a part of the user's own.
         (
-            ["--loss=json:dumps", "--loss_options=sort_keys=true;false"],
+            ["--loss=json:dumps", "--loss_options=sort_keys=true;sort_keys=false"],
             "loss_options",
             ["sort_keys=true", "sort_keys=false"],
         ),
@@ -154,7 +155,7 @@ def _options(capsys, name, option):
             [
                 "--warmup_epochs=0",
                 "--schedule=piecewise",
-                "--schedule_options=boundaries=1,2;3",
+                "--schedule_options=boundaries=1,2;boundaries=3",
             ],
             "schedule_options",
             ["boundaries=1,2", "boundaries=3"],
@@ -187,6 +188,11 @@ def test_values_of_a_flag(run, capsys, words, flag, values):
         (["--seed=1", "--evaluate_protocls=knn"], ["--protocls"]),
         (["--seed=1", "--evaluate_knn_k=0"], ["--knn_k=0"]),
         (["--seed=1", "--evaluate_output_dir=x"], ["--evaluate_output_dir"]),
+        # Each key is one option: no comma makes two runs of it.
+        (
+            ["--loss=supcon", "--loss_options=positives_cap=1,2"],
+            ["--loss_options=positives_cap=1,2"],
+        ),
         (["--seed=1", "--flagfile=FILE"], ["--learning_rate=0.1,0.3"]),
         (["--print=table"], ["no runs"]),
     ],
@@ -215,9 +221,9 @@ def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
     pretrain, evaluate = commands.calls[:2]
     assert pretrain[:-1] == [
         "pretrain",
-        "--dataset=digits",
         "--learning_rate=0.1",
         "--temperature=0.2",
+        "--dataset=digits",
     ]
     assert evaluate[:-1] == ["evaluate", "--protocols=knn", "--nountrained"]
     assert pretrain[-1] == evaluate[-1]
@@ -240,10 +246,7 @@ def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
         0.02,
     ]
     assert {row["status"] for row in rows} == {"finished"}
-    text = (tmp_path / "s" / sweep.TABLE_CSV).read_text().splitlines()
-    first = next(csv.DictReader(text))
-    assert (first["--learning_rate"], first["--temperature"]) == ("0.3", "0.5")
-    assert (first["loss"], first["knn/k=5/top1"]) == ("1.5", "0.14")
+    assert rows[0]["options"]["temperature"] == "0.5"
 
 
 def test_what_is_finished_is_not_repeated(run, commands, tmp_path, capsys):
@@ -264,7 +267,7 @@ def test_what_is_finished_is_not_repeated(run, commands, tmp_path, capsys):
     # Runs that were scored otherwise are marked.
     rows = _table(tmp_path / "s")["runs"]
     assert len(rows) == 3
-    assert "--evaluate" in capsys.readouterr().out.splitlines()[-6]
+    assert "--evaluate" in capsys.readouterr().out
     assert run("--print=table") == 0
     assert commands.take() == []
 
@@ -340,12 +343,72 @@ def test_own_parts_are_allowed_in_the_evaluation(run, commands, monkeypatch):
     assert "--own_modules=mine,others" in evaluate
 
 
-def test_an_unknown_metric_ends_the_sweep_after_a_run(run, commands, capsys):
+def test_an_unknown_metric_is_named(run, commands, capsys):
     assert run(*_GRID, "--metric=knn/k=5/top") == 2
-    assert len(commands.take()) == 2
     assert "knn/k=5/top1" in capsys.readouterr().err
+    commands.take()
     assert run(*_GRID, "--metric=loss") == 0
-    assert len(commands.take()) == 6
+    assert not commands.calls
+
+
+def test_what_would_end_a_run_is_found_before_the_first(run, commands):
+    commands.checked = 2
+    assert run(*_GRID, "--run=1") == 2 and not commands.calls
+    (check,) = commands.checks
+    assert "--learning_rate=0.1,0.3" in check
+    assert check[-2:] == ["--print=check", "--run=1"]
+    commands.checked = 0
+    assert run(*_GRID) == 0
+    commands.checks.clear()
+    # Nothing is missing now.
+    assert run(*_GRID) == 0 and not commands.checks
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--dataset=digits,folder:/nowhere"], ["folder:/nowhere"]),
+        (["--dataset=imagenet2012", "--data_dir=/nowhere"], ["imagenet2012"]),
+        (["--dataset=digits", "--init_from=/nowhere"], ["/nowhere"]),
+        (
+            ["--dataset=digits", "--evaluate_dataset=folder:/nowhere"],
+            ["folder:/nowhere"],
+        ),
+        (
+            ["--dataset=digits", "--evaluate_test_split=nope"],
+            ["nope"],
+        ),
+        (
+            [
+                "--dataset=FOLDER",
+                "--loss=ntxent",
+                "--evaluate_protocols=linear",
+            ],
+            ["no labels"],
+        ),
+        (["--dataset=FOLDER", "--loss=supcon,ntxent"], ["loss=supcon"]),
+    ],
+)
+def test_data_are_opened_before_the_first_run(
+    run, commands, capsys, tmp_path, words, parts
+):
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(8):
+        pixels = np.full([8, 8, 3], number, np.uint8)
+        Image.fromarray(pixels).save(images / f"{number}.png")
+    grid = [word.replace("FOLDER", f"folder:{images}") for word in words]
+    small = ("--encoder=convnet", "--image_size=8", "--batch_size=4")
+    assert run(*small, *grid, "--print=check") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert all(part in line for part in parts), line
+    assert not commands.calls and not (tmp_path / "s").exists()
+
+
+def test_data_of_a_grid_that_can_run_are_opened(run, capsys):
+    grid = ("--learning_rate=0.1,0.3", "--dataset=digits", "--encoder=convnet")
+    assert run(*grid, "--image_size=8", "--print=check") == 0
+    assert not capsys.readouterr().out
 
 
 def test_losses_of_other_kinds_do_not_compare(run, commands, capsys):
@@ -385,8 +448,8 @@ def test_a_slurm_array_runs_the_grid(run, commands, capfd, tmp_path):
 @pytest.mark.slow
 def test_a_killed_sweep_of_digits_resumes(tmp_path):
     """Killed in the second of four runs; one of them diverges."""
-    command = [
-        *(sys.executable, "-m", "tf_contrastive", "sweep"),
+    command = running.main(
+        "sweep",
         "--workdir=s",
         "--dataset=digits",
         "--split=train[:256]",
@@ -394,33 +457,17 @@ def test_a_killed_sweep_of_digits_resumes(tmp_path):
         "--width=0.125",
         "--batch_size=64",
         "--epochs=3",
-        "--histograms_every_epochs=0",
-        "--projector_examples=0",
+        *small.FLAGS,
         "--learning_rate=0.3,1e30",
         "--temperature=0.2,0.5",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
-    second = "learning_rate=0.3,temperature=0.5-*"
-    sweeping = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, start_new_session=True
     )
-    with sweeping:
-        until = time.monotonic() + 300
-        try:
-            while not list(tmp_path.glob(f"s/{second}/checkpoints/*.index")):
-                assert sweeping.poll() is None and time.monotonic() < until
-                time.sleep(0.1)
-        finally:
-            os.killpg(sweeping.pid, signal.SIGKILL)
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 1, done.stderr
+    where = {"cwd": tmp_path, "variables": {"PYTHONPATH": str(running.ROOT)}}
+    saved = "s/learning_rate=0.3,temperature=0.5-*/checkpoints/*.index"
+    with running.start(command, **where) as sweeping:
+        running.wait_for(lambda: [*tmp_path.glob(saved)], sweeping)
+    done = running.run(command, status=1, **where)
     rows = _table(tmp_path / "s")["runs"]
-    assert [row["status"] for row in rows] == [
-        *["finished"] * 2,
-        *["failed"] * 2,
-    ]
+    assert [row["status"] for row in rows] == ["finished"] * 2 + ["failed"] * 2
     assert all("not finite" in row["reason"] for row in rows[2:])
     assert "resumed at step" in done.stderr
     # The first run was done already; the others began or went on.

@@ -103,16 +103,28 @@ def _options_of(path: str) -> dict[str, Any]:
     return published.options if published else {}  # Exports do not tell them.
 
 
-def run(options: PretrainCommand) -> int:
-    """Runs the command and returns its exit status."""
+def prepare(options: PretrainCommand) -> "train.PreparedRun":
+    """Opens the data of a run, and resolves its options.
+
+    Raises:
+      UserError: for options or data that cannot work.
+    """
     with terminal.without_start_lines():
-        from tf_contrastive import checkpoints, distribution, train
+        from tf_contrastive import distribution, train
         from tf_contrastive.doctor import smoke, test_split
 
     with distribution.failures.reported():
         small = smoke.shrink(options) if options.runtime.smoke else options
         prepared = train.prepare(small)
         test_split.check(prepared)
+    return prepared
+
+
+def run(options: PretrainCommand) -> int:
+    """Runs the command and returns its exit status."""
+    prepared = prepare(options)
+    from tf_contrastive import checkpoints, train
+
     result = train.pretrain(prepared)
     trained = result.run
     path = os.path.join(options.runtime.workdir, train.RESULTS_FILE)

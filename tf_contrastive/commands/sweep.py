@@ -1,9 +1,7 @@
 """`sweep`: runs a grid of flags of `pretrain`, evaluates, and compares."""
 
-import csv
 import dataclasses
 import hashlib
-import io
 import itertools
 import json
 import math
@@ -18,10 +16,10 @@ from typing import Any, ClassVar, NamedTuple
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.commands import pretrain
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
-from tf_contrastive.config import fields, own
-from tf_contrastive.config.checks import plain_path, shell_words
+from tf_contrastive.config import checks, fields, own
 from tf_contrastive.config.fields import (
     Command,
     Option,
@@ -32,7 +30,7 @@ from tf_contrastive.config.fields import (
 
 # In a run's folder, and in the sweep's.
 RECORD = "sweep_run.json"
-TABLE, TABLE_CSV = "sweep.json", "sweep.csv"
+TABLE = "sweep.json"
 # SLURM's arrays have at most 1,001 tasks, unless they are configured.
 _MAX_RUNS = 1000
 _PREFIX = "evaluate_"
@@ -55,18 +53,17 @@ class Grid:
     pretrain: str = option(
         "",
         "every flag of pretrain, with several values, such as"
-        " --loss=supcon,ntxent --seed=0,1. Commas separate values; but a value"
-        " with commas that the flag takes is one, and semicolons separate"
-        " several. What may be both is refused. A flagfile has one value for"
-        " each flag",
-        check=shell_words,
+        " --loss=supcon,ntxent --seed=0,1. Semicolons separate values, and"
+        " commas do unless the flag itself takes commas; what may be both is"
+        " refused. A flagfile has one value for each flag",
+        check=checks.shell_words,
     )
     workdir: str = option(
         "",
         "folder of the runs and of their table; the same folder resumes, and"
         " takes further grids",
         required=True,
-        check=plain_path,
+        check=checks.plain_path,
     )
     evaluate: bool = option(
         True,
@@ -86,8 +83,9 @@ class Grid:
     print: str = option(
         "none",
         "print, and run nothing: the commands; slurm: a script for sbatch, with"
-        " a task for each run; or the table of the runs in the folder",
-        choices=("none", "commands", "slurm", "table"),
+        " a task for each run; the table of the runs in the folder; or nothing,"
+        " by check, which opens the data and builds the networks of all runs",
+        choices=("none", "commands", "slurm", "table", "check"),
     )
     run: int | None = option(
         None, "number of the only run to do, from 0; auto: all"
@@ -150,6 +148,17 @@ def run(options: Sweep) -> int:
         print(_slurm(options, len(runs)))
         return 0
     chosen = runs if grid.run is None else [runs[grid.run]]
+    if grid.print == "check":
+        _check_data(chosen)
+        return 0
+    if any(_missing(planned, _record(grid, planned)) for planned in chosen):
+        terminal.info("checking the data and networks of the runs ...")
+        # In a process of its own, which holds no device while they run.
+        words = [*_words(options), "--print=check"]
+        if grid.run is not None:
+            words.append(f"--run={grid.run}")
+        if status := processes.run(words)[0]:
+            return status
     failed = False
     for number, planned in enumerate(chosen, 1):
         terminal.info(
@@ -170,9 +179,10 @@ def plan(grid: Grid) -> list[Run]:
     Raises:
       UserError: for a combination that cannot work, or that occurs twice.
     """
-    pretrain, evaluate = _split(shlex.split(grid.pretrain))
-    axes, declared = _axes(pretrain)
-    count = math.prod(map(len, axes.values()))
+    words, evaluate = _split(shlex.split(grid.pretrain))
+    declared = flags.declared(PretrainCommand)
+    axes = _axes(words, declared)
+    count = math.prod(map(len, axes))
     if count > _MAX_RUNS:
         raise UserError(
             f"the grid has {count:,} runs: must be at most {_MAX_RUNS:,}"
@@ -181,29 +191,28 @@ def plan(grid: Grid) -> list[Run]:
     options: dict[str, dict[str, str]] = {}
     if grid.evaluate:
         commands["evaluate"] = evaluate
-        options["evaluate"] = _check(Evaluate, evaluate, "evaluate")
+        scoring = _parsed(Evaluate, evaluate, "evaluate")
+        options["evaluate"] = _differing(scoring)
         if "output_dir" in options["evaluate"]:
             raise UserError(
                 f"--{_PREFIX}output_dir: results go to the folder of each run:"
                 " leave it out"
             )
-    shared = _without(pretrain, [declared[name] for name in axes])
+    swept = {n for axis in axes if len(axis) > 1 for n in flags.named(axis[0])}
     runs: dict[str, Run] = {}
-    for combination in itertools.product(*axes.values()):
-        values = dict(zip(axes, combination, strict=True))
+    for combination in itertools.product(*axes):
         title = ", ".join(
-            f"{n}={text}" for n, text in values.items() if len(axes[n]) > 1
+            word.lstrip("-")
+            for word, axis in zip(combination, axes, strict=True)
+            if len(axis) > 1
         )
-        words = [
-            *shared,
-            *(_word(declared[n], text) for n, text in values.items()),
-        ]
-        differing = _check(PretrainCommand, words, title)
+        config = _parsed(PretrainCommand, combination, title)
+        differing = _differing(config)
         decisive = {
             name: text
             for name, text in differing.items()
             # Options of the user's own parts are not declared.
-            if name not in declared or declared[name].identity or name in axes
+            if name not in declared or declared[name].identity or name in swept
         }
         digest = hashlib.sha256(
             json.dumps(decisive, sort_keys=True).encode()
@@ -221,7 +230,7 @@ def plan(grid: Grid) -> list[Run]:
             if known
             else f"{name or 'run'}-{digest}",
             title,
-            {"pretrain": words, **commands},
+            {"pretrain": [*combination], **commands},
             {"pretrain": differing, **options},
         )
     return list(runs.values())
@@ -248,77 +257,45 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _axes(
-    words: Sequence[str],
-) -> tuple[dict[str, list[str]], dict[str, Option]]:
-    """Returns option -> values, of the options with several, in their order.
+    words: Sequence[str], declared: Mapping[str, Option]
+) -> list[list[str]]:
+    """Returns the words of each flag, one for each of its values.
 
-    And the declarations of all options, with those of the user's own parts.
+    A flag that is repeated has its last values; a family has all.
     """
-    declared = flags.declared(PretrainCommand)
-    # A flagfile may be somebody else's, whose parts are not to be allowed: it
-    # is left to `pretrain`.
-    typed = [word for word in words if "flagfile" not in flags.named(word)]
-    typed = flags.allow_own_modules(typed)
-    places = {n: i for i, word in enumerate(typed) for n in flags.named(word)}
-    texts = flags.texts(PretrainCommand, typed)
-    families = {o.family for o in declared.values() if o.of_component} - {""}
-    for name in texts.keys() - declared.keys():
-        [family] = [
-            family
-            for family in families
-            if name.startswith(family.removesuffix("options"))
-        ]
-        own_option = fields.option("", "")
-        own_option.type = str
-        key = name.removeprefix(family.removesuffix("options"))
-        declared[name] = Option(name, "", own_option, "", family, key)
-    axes = {
-        name: values
-        for name in sorted(
-            texts,
-            key=lambda n: places.get(n, places.get(declared[n].family, 0)),
-        )
-        if (values := _values(declared[name], texts[name])) != [texts[name]]
-    }
-    return axes, declared
+    axes: dict[str, list[str]] = {}
+    for place, word in enumerate(words):
+        flag, equals, text = word.partition("=")
+        name = flag.lstrip("-")
+        values = _values(name, text, declared.get(name))
+        if name in declared:
+            axes.pop(name, None)
+        else:
+            name = f"{place} {name}"
+        axes[name] = [f"{flag}{equals}{value}" for value in values]
+    return [*axes.values()]
 
 
-def _without(words: Sequence[str], swept: Sequence[Option]) -> list[str]:
-    """Returns the flags that give nothing to the swept options."""
-    names = {option.name for option in swept}
-    gone = {(option.family, option.key) for option in swept if option.family}
-    kept = []
-    for word in words:
-        if not names.isdisjoint(flags.named(word)):
-            continue
-        family, _, text = word.lstrip("-").partition("=")
-        if any(family == other for other, _ in gone):
-            pairs = []
-            for pair in fields.split_pairs(text):
-                if (family, pair.partition("=")[0]) not in gone:
-                    pairs.append(pair)
-            if not pairs:
-                continue
-            word = f"--{family}={','.join(pairs)}"
-        kept.append(word)
-    return kept
-
-
-def _values(option: Option, text: str) -> list[str]:
-    """Returns the values of an option in a text; see `Sweep`.
+def _values(name: str, text: str, option: Option | None) -> list[str]:
+    """Returns the values of a flag in a text; see `Grid`.
 
     Raises:
       UserError: if it may be one value or several.
     """
+    # A flagfile may be somebody else's: it is left to `pretrain`.
+    if name in ("flagfile", own.ARGUMENT):
+        return [text]
     if ";" in text:
         return text.removesuffix(";").split(";")
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) == 1 or not _is_allowed(option, text):
+    # The options of a family are separated by commas.
+    if option is None or len(parts) == 1:
+        return [text]
+    if not _is_allowed(option, text):
         return parts
     if all(_is_allowed(option, part) for part in parts):
-        flag = flags.with_flags(PretrainCommand, arg(option.name, text))
         raise UserError(
-            f"{flag} is one value or {len(parts)}: write"
+            f"--{name}={text} is one value or {len(parts)}: write"
             f" {';'.join(parts)!r} for {len(parts)}, {f'{text};'!r} for one"
         )
     return [text]
@@ -334,26 +311,29 @@ def _is_allowed(option: Option, text: str) -> bool:
     return True
 
 
-def _word(option: Option, text: str) -> str:
-    """Returns the flag that gives a text to an option."""
-    if not option.family:
-        return f"--{option.name}={text}"
-    return f"--{option.family}={option.key}={text}"
-
-
-def _check(kind: type[Command], words: list[str], title: str) -> dict[str, str]:
-    """Returns the options of a command that are not the defaults, as text.
+def _parsed(kind: type[Command], words: Sequence[str], title: str) -> Any:
+    """Returns the valid options of a command in a folder "run".
 
     Raises:
       UserError: which names the combination of values, its title.
     """
-    words = flags.allow_own_modules([*words, "--workdir=run"])
+    allowed = flags.allow_own_modules([*words, "--workdir=run"])
     try:
-        config = flags.parse(kind, words)
+        config = flags.parse(kind, allowed)
         config.validate()
     except UserError as error:
-        text = flags.with_flags(kind, error.marked)
-        raise UserError(f"{title}: {text}" if title else text) from error
+        raise _named(kind, title, error) from error
+    return config
+
+
+def _named(kind: type[Command], title: str, error: UserError) -> UserError:
+    """Returns an error with the combination of values that has it."""
+    text = flags.with_flags(kind, error.marked)
+    return UserError(f"{title}: {text}" if title else text)
+
+
+def _differing(config: Command) -> dict[str, str]:
+    """Returns the options that are not the defaults, as text."""
     return {
         option.name: fields.written(option.value)
         for option in fields.options(config)
@@ -362,6 +342,67 @@ def _check(kind: type[Command], words: list[str], title: str) -> dict[str, str]:
 
 
 # ---- Runs --------------------------------------------------------------------
+
+
+def _check_data(runs: Sequence[Run]) -> None:
+    """Opens the data and builds the networks of runs, as their commands will.
+
+    Raises:
+      UserError: for what would end one of them before its first step.
+    """
+    with terminal.without_start_lines():
+        from tf_contrastive import checkpoints
+        from tf_contrastive.evaluation import protocols, scoring
+        from tf_contrastive.evaluation.context import EvaluationContext
+        from tf_contrastive.evaluation.subject import Subject
+
+    opened: list[PretrainCommand] = []
+    for planned in runs:
+        words = planned.commands["pretrain"]
+        config = _parsed(PretrainCommand, words, planned.title)
+        # Neither data nor networks depend on these.
+        same = dataclasses.replace(
+            config, optimizer=None, schedule=None, runtime=None
+        )
+        if same in opened:
+            continue
+        opened.append(same)
+        kind: type[Command] = PretrainCommand
+        try:
+            prepared = pretrain.prepare(config)
+            prepared.build()
+            if "evaluate" not in planned.commands:
+                continue
+            kind = Evaluate
+            words = planned.commands["evaluate"]
+            scores = _parsed(Evaluate, words, "evaluate")
+            run = checkpoints.Run(
+                prepared.options,
+                {"num_classes": prepared.source.info.num_classes},
+                checkpoint="",
+                step=0,
+            )
+            data = scoring.open_setting(scores, prepared.strategy, run)
+            untrained = Subject.of_run(run, trained=False)
+            context = EvaluationContext(untrained, data.data, data.options)
+            names = checks.split_list(scores.evaluation.protocols)
+            protocols.select(context, names)
+        except UserError as error:
+            raise _named(kind, planned.title, error) from error
+
+
+def _record(grid: Grid, planned: Run) -> dict[str, Any]:
+    path = os.path.join(grid.workdir, planned.name, RECORD)
+    return files.read_json(path, {"done": {}, "minutes": 0.0}, _FORM)
+
+
+def _missing(planned: Run, record: Mapping[str, Any]) -> list[str]:
+    """Returns a run's commands that have not ended well with its options."""
+    return [
+        command
+        for command in planned.commands
+        if record["done"].get(command) != planned.options[command]
+    ]
 
 
 def _do(planned: Run, options: Sweep) -> bool:
@@ -375,18 +416,18 @@ def _do(planned: Run, options: Sweep) -> bool:
 
     grid = options.grid
     folder = os.path.join(grid.workdir, planned.name)
-    path = os.path.join(folder, RECORD)
-    record = files.read_json(path, {"done": {}, "minutes": 0.0}, _FORM)
+    record = _record(grid, planned)
     record["options"] = planned.options
 
     def save(status: str, reason: str = "") -> None:
         record.update(status=status, reason=reason)
+        path = os.path.join(folder, RECORD)
         files.write_json(path, record, f"set another {arg('workdir')}")
 
     with FolderLock(folder, "sweep"):
         for words in _commands(planned, options):
             command = words[0]
-            if record["done"].get(command) == planned.options[command]:
+            if command not in _missing(planned, record):
                 continue
             save("unfinished")
             terminal.info(f"  {_line(words)}")
@@ -408,7 +449,6 @@ def _do(planned: Run, options: Sweep) -> bool:
                 record["done"] = {}  # The encoder may have changed.
             record["done"][command] = planned.options[command]
         save("finished")
-    _check_metric(grid, [_result(folder)])
     return True
 
 
@@ -429,17 +469,22 @@ def _line(words: Sequence[str]) -> str:
     return f"python -m tf_contrastive {shlex.join(words)}"
 
 
-def _slurm(options: Sweep, count: int) -> str:
-    """Returns a script for sbatch, with a task for each run."""
+def _words(options: Sweep) -> list[str]:
+    """Returns the words of this sweep, without those that select runs."""
     settings = [
         f"--{o.name}={fields.written(o.value)}"
         for o in fields.options(options)
         if o.name not in ("pretrain", "print", "run")
         and o.value != o.field.default
     ]
-    words = ["sweep", *settings]
-    table = shlex.join([*words, "--print=table"])
-    task = shlex.join([*words, *shlex.split(options.grid.pretrain)])
+    return ["sweep", *settings, *shlex.split(options.grid.pretrain)]
+
+
+def _slurm(options: Sweep, count: int) -> str:
+    """Returns a script for sbatch, with a task for each run."""
+    task = shlex.join(_words(options))
+    folder = f"--workdir={options.grid.workdir}"
+    table = shlex.join(["sweep", folder, "--print=table"])
     python = f"{shlex.quote(sys.executable)} -m tf_contrastive"
     return f"""#!/usr/bin/env bash
 # {count} run(s). Submit it with the resources of one run, such as
@@ -470,7 +515,7 @@ def _result(folder: str) -> dict[str, Any]:
     record = files.read_json(os.path.join(folder, RECORD), form=_FORM)
     options = record["options"]
     done = [c for c in options if record["done"].get(c) == options[c]]
-    metrics, intervals = {}, {}
+    metrics = {}
     if "pretrain" in done:
         rows = files.read_json(os.path.join(folder, "pretrain.json"), {})
         metrics = {
@@ -483,8 +528,6 @@ def _result(folder: str) -> dict[str, Any]:
             if row["encoder"] == "trained":
                 for tag, value in report.scalars(row).items():
                     metrics[tag.removeprefix("trained/")] = value
-                name = "/".join(filter(None, (row["protocol"], row["variant"])))
-                intervals[f"{name}/top1"] = row["top1_interval"]
     return {
         "name": os.path.basename(folder),
         "status": record["status"],
@@ -499,22 +542,7 @@ def _result(folder: str) -> dict[str, Any]:
             )
         },
         "metrics": metrics,
-        "intervals": intervals,
     }
-
-
-def _check_metric(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> None:
-    known = dict.fromkeys(name for row in rows for name in row["metrics"])
-    if grid.metric and known and grid.metric not in known:
-        raise errors.unknown(arg("metric"), grid.metric, known)
-
-
-def _metric(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the name of the result that sorts the runs."""
-    known = dict.fromkeys(name for row in rows for name in row["metrics"])
-    scored = [name for name in known if name.endswith("/top1")]
-    found = [name for name in _PREFERRED if name in known]
-    return grid.metric or [*scored[-1:], *found, "loss"][0]
 
 
 def _write_table(grid: Grid) -> int:
@@ -529,8 +557,12 @@ def _write_table(grid: Grid) -> int:
             f"{arg('workdir', grid.workdir)} has no runs of a sweep: use the"
             " folder of one"
         )
-    _check_metric(grid, rows)
-    metric = _metric(grid, rows)
+    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
+    scored = [name for name in metrics if name.endswith("/top1")]
+    preferred = [name for name in _PREFERRED if name in metrics]
+    metric = grid.metric or [*scored[-1:], *preferred, "loss"][0]
+    if metrics and metric not in metrics:
+        raise errors.unknown(arg("metric"), metric, metrics)
     smallest = grid.minimize
     if smallest is None:
         smallest = metric in _LOSSES
@@ -542,30 +574,15 @@ def _write_table(grid: Grid) -> int:
         return not is_number, sign * value if is_number else 0.0
 
     rows.sort(key=rank)
-    differing = _differing(rows)
-    others = dict.fromkeys(n for row in rows for n in row["metrics"])
-    shown = [metric]
-    shown += [n for n in others if n.endswith("top1") and n != metric][-4:]
-    _print_table(rows, differing, shown)
+    differing = _compared(rows)
+    others = [n for n in metrics if n.endswith("top1") and n != metric]
+    _print_table(rows, differing, [metric, *others[-4:]])
     report = {"metric": metric, "smallest_is_best": smallest, "runs": rows}
     files.write_json(os.path.join(grid.workdir, TABLE), report)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    ends = ("minutes", "status", "reason")
-    # As flags: the loss is an option and a result.
-    flagged = [f"--{name}" for name in differing]
-    writer.writerow(["name", *flagged, *others, *ends])
-    for row in rows:
-        values = [row["metrics"].get(name, "") for name in others]
-        options = [row["options"][name] for name in differing]
-        writer.writerow(
-            [row["name"], *options, *values, *(row[name] for name in ends)]
-        )
-    files.write(os.path.join(grid.workdir, TABLE_CSV), text.getvalue())
     return 0
 
 
-def _differing(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _compared(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Returns the options that differ between runs; sets them in all."""
     usual = fields.values(PretrainCommand())
     names = dict.fromkeys(name for row in rows for name in row["options"])
@@ -586,27 +603,24 @@ def _print_table(
 ) -> None:
     metric = metrics[0]
     flagged = [f"--{name}" for name in differing]
-    table = [[*flagged, metric, "95 %", *metrics[1:], "minutes", "status"]]
+    table = [[*flagged, *metrics, "minutes", "status"]]
     for row in rows:
-        values = [_number(row["metrics"].get(name)) for name in metrics]
-        interval = row["intervals"].get(metric)
-        values.insert(1, "..".join(map(_number, interval)) if interval else "-")
-        options = [row["options"][name] or "-" for name in differing]
-        ends = [f"{row['minutes']:.1f}", row["status"]]
-        table.append([*options, *values, *ends])
+        values = [row["metrics"].get(name) for name in metrics]
+        table.append(
+            [
+                *(row["options"][name] or "-" for name in differing),
+                *("-" if x is None else f"{x:.4f}" for x in values),
+                f"{row['minutes']:.1f}",
+                row["status"],
+            ]
+        )
     last = len(table[0]) - 1
     print(terminal.format_table(table, texts=(*range(len(differing)), last)))
     for row in rows:
         if row["reason"]:
             print(f"{row['status']}: {row['name']}: {row['reason']}")
-    if rows[0]["metrics"].get(metric) is None:
-        return
-    print(f"best by {metric}: {rows[0]['name']}")
-    if "/" in metric and len(rows) > 1:
-        print(
-            "It is the best on the images by which it was chosen: score it on"
-            " others before you report it."
-        )
+    if rows[0]["metrics"].get(metric) is not None:
+        print(f"best by {metric}: {rows[0]['name']}")
     groups = {n: o.group for n, o in flags.declared(PretrainCommand).items()}
     scale = [
         name
@@ -618,7 +632,3 @@ def _print_table(
             f"{metric} does not compare runs that differ in {', '.join(scale)}:"
             f" set {arg('metric')} to another result"
         )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
