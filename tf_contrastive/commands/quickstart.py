@@ -1,8 +1,7 @@
 """`quickstart`: from nothing to a SavedModel that serves embeddings.
 
 On the 1,797 handwritten digits of scikit-learn: pretrains with SupCon and with
-SimCLR, compares each with the untrained encoder, exports it, and reads the
-export in a process that cannot import this package.
+SimCLR, compares each with the untrained encoder, and exports it.
 """
 
 import dataclasses
@@ -17,7 +16,6 @@ from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.flags.flagfiles import packaged_flagfile
 
-_SERVE = Path(__file__).with_name("quickstart_serve.py")
 _FLAGFILE = "configs/quickstart.flags"
 # Run -> (loss, title in the table).
 _RUNS = {
@@ -37,7 +35,7 @@ class Runs:
 
 @dataclasses.dataclass(frozen=True)
 class Quickstart(Command):
-    """Train, evaluate, export and serve on embedded digits, in two minutes."""
+    """Train, evaluate and export on embedded digits, in two minutes."""
 
     runs: Runs = group(Runs())
     terminal: Terminal = group(Terminal())
@@ -66,45 +64,32 @@ Next:
 
 
 def _train(folder: Path, name: str, loss: str, start: float) -> None:
-    """Trains, evaluates, exports and serves one of the runs."""
+    """Trains, evaluates and exports one of the runs."""
     workdir = folder / name
     log = folder / "log.txt"
     flagfile = packaged_flagfile(_FLAGFILE) or _FLAGFILE
 
-    def step(title: str, words: list[str], cwd: str | None = None) -> None:
+    def step(title: str, *words: str) -> None:
         spent = time.monotonic() - start
         print(f"== {spent:3.0f} s  {title}", file=sys.stderr, flush=True)
-        is_command = cwd is None
         with open(log, "a") as file:
             done = subprocess.run(
-                words,
-                cwd=cwd,
+                processes.command(*words, f"--workdir={workdir}"),
                 stdout=file,
-                # Another process shows TensorFlow's lines about the processor.
-                stderr=None if is_command else file,
                 check=False,
             )
         if done.returncode:
-            if not is_command:
-                print(log.read_text().splitlines()[-1], file=sys.stderr)
             raise errors.UserError(
                 f"the quickstart failed while {title} (status"
                 f" {done.returncode}; output: {log}): repeat it to go on"
             )
 
-    def command(title: str, *words: str) -> None:
-        step(title, processes.command(*words, f"--workdir={workdir}"))
-
     flags = [f"--flagfile={flagfile}", f"--loss={loss}"]
-    command(f"pretraining with --loss={loss}", "pretrain", *flags)
+    step(f"pretraining with --loss={loss}", "pretrain", *flags)
     protocols = f"--protocols={','.join(_PROTOCOLS)}"
-    command(f"evaluating {workdir}", "evaluate", "--scale=cpu", protocols)
-    export = workdir / "export"
-    shutil.rmtree(export, ignore_errors=True)
-    command(f"exporting {workdir}", "export")
-    # From another folder: the package may be in this one.
-    serve = [sys.executable, "-I", str(_SERVE.resolve()), str(export.resolve())]
-    step(f"serving {export} without the package", serve, cwd="/")
+    step(f"evaluating {workdir}", "evaluate", "--scale=cpu", protocols)
+    shutil.rmtree(workdir / "export", ignore_errors=True)
+    step(f"exporting {workdir}", "export")
     (workdir / _FINISHED).touch()
 
 
