@@ -9,8 +9,9 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, process
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -190,12 +191,9 @@ def check_output(option: str, path: str) -> None:
 
 def environment() -> dict[str, Any]:
     """Returns versions, platform, processors and accelerators."""
-    # Late: another process that is measured need not import it.
-    from tf_contrastive.doctor import report
-
     devices = tf.config.list_physical_devices()
     return {
-        "versions": report.versions(
+        "versions": _versions(
             (
                 "tf_contrastive",
                 "tensorflow",
@@ -225,3 +223,14 @@ def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
         )
         texts |= {i for i, f in enumerate(keys) if isinstance(row[f], str)}
     return terminal.format_table(lines, texts)
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    """Returns the versions of Python and of packages, if they are installed."""
+    known = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            known[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            known[package] = "not installed"
+    return known

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import small
-import tensorflow as tf
 
 from tf_contrastive import __main__, checkpoints, train
 from tf_contrastive.commands.doctor import Doctor
@@ -41,7 +40,7 @@ def _short_measurements(monkeypatch):
 def test_the_command_reports_and_changes_nothing_but_its_file(
     monkeypatch, capsys, tmp_path
 ):
-    flags = _SMALL | {"epochs": 1, "workdir": tmp_path}
+    flags = _SMALL | {"epochs": 1, "workdir": tmp_path, "temperature": 0.01}
     run = fields.replace(Pretrain(), **(flags | {"workdir": str(tmp_path)}))
     prepared = train.prepare(run)
     model, _ = prepared.build()
@@ -56,20 +55,15 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
         return {path: path.read_bytes() for path in paths}
 
     before = files()
-    # Of 4 cores, 6 processes want one.
-    monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
     words = [f"--{name}={value}" for name, value in flags.items()]
     monkeypatch.setattr(sys, "argv", ["tf_contrastive", "doctor", *words])
     assert __main__.main() == 0
     after = files()
     report = json.loads(after.pop(tmp_path / "doctor.json"))
     assert after == before
-    assert report["environment"]["tensorflow"] == tf.__version__
     assert report["devices"]["replicas"] == 1
     assert report["data"]["examples"] == 256
     assert "0: 27" in report["data"]["class_sizes"]
-    assert report["data"]["test_split"].startswith("test: 360 images, 0 of")
     assert report["model"]["stem"] == "cifar"
     assert report["model"]["probe_parameters"] == 64 * 10 + 10
     assert report["schedule"]["peak_learning_rate"] == pytest.approx(0.075)
@@ -81,13 +75,9 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     speeds = report["speed"]
     for name in ("input_images_per_second", "step_images_per_second", "hours"):
         assert speeds[name] > 0
-    assert speeds["load_per_core"] == 1.5
-    assert report["devices"]["strategy"] == "default"
-    assert list(report["warnings"]) == ["load", "few_steps"]
+    assert list(report["warnings"]) == ["temperature"]
     printed = capsys.readouterr().out
-    assert printed.startswith("warnings: 2\n  load: other work keeps the")
-    assert "\n  few_steps: 4 steps in total" in printed
-    assert "a smaller --batch_size" in printed
+    assert printed.startswith("warnings: 1\n  temperature: --temperature=0.01")
     assert "  class_sizes " in printed and "\n  dataset " in printed
 
 
@@ -110,9 +100,8 @@ def test_input_and_step_of_any_run_are_measured(changes):
     report = inspection.inspect(_options(**changes))
     facts = report.facts
     assert facts.step_speed > 0 and facts.input_speed > 0 and facts.hours > 0
-    assert report.sections["devices"]["strategy"] == (
-        "mirrored" if "virtual_devices" in changes else "default"
-    )
+    replicas = changes.get("virtual_devices", 1)
+    assert report.sections["devices"]["replicas"] == replicas
 
 
 @small.encoder()

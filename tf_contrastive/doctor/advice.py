@@ -10,7 +10,6 @@ from tf_contrastive import datasets
 from tf_contrastive.base import errors
 from tf_contrastive.config import dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.optimizer import resolve_learning_rate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.memory import Memory
 from tf_contrastive.doctor.positives import Expected
@@ -38,8 +37,6 @@ class Facts:
     # Images per second; None if not measured.
     input_speed: float | None
     step_speed: float | None
-    # Processes that ran or waited before, over the last minute.
-    load_per_core: float = 0.0
 
     @property
     def on_cpu(self) -> bool:
@@ -102,19 +99,8 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
             f" memory and time of {errors.arg('stem', 'imagenet')}: use"
             f" {errors.arg('stem', 'imagenet')}",
         )
-    own = views.policy.arguments()
-    strong = own.get("color_jitter_strength", 0) >= 1
-    weaker = [errors.arg("color_jitter_strength", "0.5")] * strong
-    weaker += [errors.arg("blur", "False")] * own.get("blur", False)
-    if weaker and "blur" in own and side <= _SMALL_SIDE:
-        yield (
-            "augmentation_strength",
-            "the colour jitter or blur is made for large photographs and leaves"
-            f" little to recognise at {side} pixels: use"
-            f" {' and '.join(weaker)}",
-        )
     images = dataset.image_dataset(facts.info.name)
-    if own.get("flip") and not dataset.facts(images).flip:
+    if views.policy.arguments().get("flip") and not dataset.facts(images).flip:
         yield (
             "flip",
             f"{errors.arg('flip')} mirrors the signs of {images}, which changes"
@@ -123,28 +109,15 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 _MAX_MEMORY_FRACTION = 0.9
-_MAX_UNSAVED_HOURS = 1.0
 # What a run on a CPU should take at most, and the views' side that it affords.
 _MAX_CPU_HOURS = 24.0
 _CPU_SIDE = 64
-# Processes per core from which others slow the measurement down. An earlier
-# `doctor` leaves half of it.
-_BUSY = 0.75
 
 
 def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Checks of memory, speed and checkpoints."""
-    if facts.load_per_core > _BUSY:
-        yield (
-            "load",
-            f"other work keeps the machine busy ({facts.load_per_core:.1f}"
-            " processes per core): speeds and hours hold for such times; repeat"
-            " `doctor` when it is idle for others",
-        )
-    available, chunks = (
-        facts.available_memory,
-        facts.run.batch.grad_cache_chunks,
-    )
+    """Checks of memory and speed."""
+    available = facts.available_memory
+    chunks = facts.run.batch.grad_cache_chunks
     needed = facts.process_memory or facts.memory.total
     if available and needed > _MAX_MEMORY_FRACTION * available:
         who = "a replica" if facts.process_memory is None else "the run"
@@ -175,17 +148,6 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             f" could use {consumed:,.0f}: devices wait {waiting:.0%}"
             f" of the time: use {_faster_input(facts.run)}",
         )
-    epoch = (hours or 0) / facts.run.schedule.epochs
-    if (
-        epoch > _MAX_UNSAVED_HOURS
-        and not facts.run.runtime.checkpoint_every_steps
-    ):
-        yield (
-            "checkpoint_interval",
-            f"a crash loses up to {epoch:.1f} hours, since checkpoints are"
-            " written at the end of an epoch: set"
-            f" {errors.arg('checkpoint_every_steps')}",
-        )
 
 
 def _faster_input(run: Pretrain) -> str:
@@ -200,8 +162,6 @@ def _faster_input(run: Pretrain) -> str:
 _MAX_WITHOUT_POSITIVES = 0.05
 _MAX_IMBALANCE = 10
 _MIN_NEGATIVES = 62
-# Of the images, in the bank of the online kNN: 3 % then meet themselves.
-_MAX_BANK = 1 / 4
 
 
 def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -218,14 +178,6 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
                 " ever has the small ones: use"
                 f" {errors.arg('sampler', 'class_balanced')}",
             )
-    images, online = facts.info.num_examples, facts.run.probe.online_knn_size
-    if online > _MAX_BANK * images and facts.run.schedule.epochs > 1:
-        yield (
-            "online_knn_size",
-            f"{errors.arg('online_knn_size', online)} of {images:,} images:"
-            " many are classified by themselves, as they were an epoch before:"
-            f" use at most {int(_MAX_BANK * images)}, or 0",
-        )
     if expected is None:
         return
     if expected.without_positives > _MAX_WITHOUT_POSITIVES:
@@ -244,12 +196,6 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('batch_size')} or"
             f" {errors.arg('sampler', 'class_balanced')}",
         )
-    if expected.single_example_classes and facts.run.views.views == 1:
-        yield (
-            "single_example_classes",
-            f"{expected.single_example_classes} classes have a single example,"
-            f" which never has a positive: use {errors.arg('views', '2')}",
-        )
     if expected.negatives < 1:
         yield (
             "negatives",
@@ -264,46 +210,13 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('batch_size')} (256 or more), or"
             f" {errors.arg('loss', 'moco')}",
         )
-    queue_size = facts.run.batch.queue_size
+    images, queue_size = facts.info.num_examples, facts.run.batch.queue_size
     if loss.takes_keys and queue_size >= images:
         yield (
             "queue_size",
             f"{errors.arg('queue_size', queue_size)} holds all {images:,}"
             " images, so each anchor is among its own negatives: use at most"
             f" {errors.arg('queue_size', images // 2)}",
-        )
-
-
-# Of the usual learning rate, for trained weights (Girshick et al. 2014,
-# section 2.3), and epochs of warm-up for the head, which is not.
-_FINE_TUNING, _FINE_TUNING_WARMUP = 0.1, 1.0
-
-
-def _fine_tuning(run: Pretrain, peak: float) -> Iterator[tuple[str, str]]:
-    """Checks of a run that starts from ImageNet weights."""
-    optimizer, schedule = run.optimizer, run.schedule
-    rate, warmup = schedule.learning_rate or 0.0, schedule.warmup_epochs or 0.0
-    usual = resolve_learning_rate(
-        None, optimizer, schedule.learning_rate_scaling
-    )
-    # The peak is in proportion, and below the lowest nothing moves.
-    lowest = optimizer.peak_rates[0] * rate / peak if peak else 0.0
-    advised = max(_FINE_TUNING * usual, lowest)
-    if rate > 1.001 * advised:
-        yield (
-            "weights_learning_rate",
-            f"{errors.arg('learning_rate', f'{rate:g}')} is for random weights"
-            f" and loses what those of"
-            f" {errors.arg('init_from', run.setup.init_from)} have learned:"
-            " use a tenth of the optimizer's usual rate,"
-            f" {errors.arg('learning_rate', f'{advised:.2g}')}",
-        )
-    if warmup > _FINE_TUNING_WARMUP:
-        yield (
-            "weights_warmup",
-            f"{errors.arg('warmup_epochs', f'{warmup:g}')} is for random"
-            " weights, and here only the head's are: use"
-            f" {errors.arg('warmup_epochs', f'{_FINE_TUNING_WARMUP:g}')}",
         )
 
 
@@ -318,8 +231,6 @@ _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
 _LARGE_BATCH = 1024
 # Views that BatchNorm needs for its statistics.
 _MIN_NORMALIZED = 16
-_MAX_DROPPED_FRACTION = 0.1
-_MIN_STEPS = 100
 
 
 def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -389,8 +300,6 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('learning_rate', f'{base:.2g}')}, whose peak is"
             f" {usual:g}",
         )
-    if run.setup.starts_from_weights(run.encoder):
-        yield from _fine_tuning(run, rate)
     needs_warmup = adaptive_peak or batch_size >= _LARGE_BATCH
     if needs_warmup and not run.schedule.warmup_epochs:
         cause = (
@@ -413,21 +322,6 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             + f" or fewer {errors.arg('grad_cache_chunks')}"
             * (chunks > 1),
         )
-    images = batch_size // facts.replicas
-    if facts.replicas > 1 and images <= 2:
-        yield (
-            "replica_batch",
-            f"{images} image(s) per replica: {facts.replicas} replicas mostly"
-            f" wait for each other: use a larger {errors.arg('batch_size')}",
-        )
-    count = facts.info.num_examples
-    if count % batch_size > _MAX_DROPPED_FRACTION * count:
-        yield (
-            "dropped_images",
-            f"every epoch drops {count % batch_size:,} of {count:,} images,"
-            " which do not fill a batch: use a smaller"
-            f" {errors.arg('batch_size')}",
-        )
     steps = epochs * facts.steps_per_epoch
     momentum = run.batch.key_momentum
     if loss.takes_keys and steps * (1 - momentum) < _MIN_FOLLOWED:
@@ -438,17 +332,4 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f" the encoder within {1 / (1 - momentum):,.0f} steps, of"
             f" {steps:,} in all: use {errors.arg('key_momentum', advised)}, or"
             f" more {errors.arg('epochs')}",
-        )
-    if steps < _MIN_STEPS:
-        yield (
-            "few_steps",
-            f"{steps} steps in total are too few to learn much: use more"
-            f" {errors.arg('epochs')} or a smaller {errors.arg('batch_size')}",
-        )
-    if facts.info.has_labels and not run.probe.probe:
-        yield (
-            "probe",
-            f"{errors.arg('probe', 'False')}: a falling loss does not show how"
-            " good the features are, and nothing else measures them: use"
-            f" {errors.arg('probe', 'True')}",
         )

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import time
 
 import numpy as np
@@ -11,14 +10,15 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, schedules, train
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.datasets import description
 from tf_contrastive.doctor import (
     advice,
-    data,
     memory,
     positives,
     report,
     smoke,
     speed,
+    test_split,
 )
 from tf_contrastive.model import networks
 
@@ -50,7 +50,6 @@ def inspect(run: Pretrain) -> Report:
     input and the step for some seconds, and writes nothing. `UserError` for
     what `pretrain` rejects before its first step.
     """
-    load = os.getloadavg()[0] / (os.cpu_count() or 1)  # Before its own work.
     if run.runtime.smoke:
         run = smoke.shrink(run)
     prepared = train.prepare(run)
@@ -64,8 +63,12 @@ def inspect(run: Pretrain) -> Report:
     model, _ = prepared.with_options(steps_per_execution=1).build()
     trace_seconds = _TRACE_BY_BUILD * (time.process_time() - start)
     predicted = memory.predict(model, run, replicas)
-    examined = data.examine(prepared, _LABELS)
-    classes = examined.classes
+    classes = description.count_classes(source, _LABELS)
+    warnings = {}
+    for problem in test_split.find(prepared):
+        if problem.ends:
+            raise errors.UserError(problem.text)
+        warnings[problem.option] = errors.Message(problem.text)
     counts = related = None
     if info.multi_label:
         counts, related = positives.count_label_sets(source)
@@ -112,10 +115,12 @@ def inspect(run: Pretrain) -> Report:
         else None,
         input_speed=input_speed,
         step_speed=batch_size / step.seconds if step else None,
-        load_per_core=load,
     )
     sections = report.sections(
-        facts, examined.rows, prepared.strategy, model, step
+        facts,
+        description.describe(source, classes),
+        prepared.strategy,
+        model,
+        step,
     )
-    warnings = examined.warnings | advice.warnings(facts)
-    return Report(facts, sections, warnings)
+    return Report(facts, sections, warnings | advice.warnings(facts))

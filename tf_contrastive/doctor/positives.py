@@ -21,7 +21,6 @@ class Expected:
     other_images: float = 0.0
     # Fraction of the anchors.
     without_positives: float = 0.0
-    single_example_classes: int = 0
     # Labels that were counted; 0 where the loss uses none.
     labels: int = 0
 
@@ -88,7 +87,6 @@ def expect(
         negatives=views * (batch - 1 - others),
         other_images=others,
         without_positives=without,
-        single_example_classes=int((related == 1).sum()),
         labels=int(counts.sum()),
     )
 

@@ -1,10 +1,6 @@
 """The sections of a report, as they are printed and written as JSON."""
 
 import dataclasses
-import os
-import platform
-from collections.abc import Iterable
-from importlib import metadata
 
 import tensorflow as tf
 
@@ -16,8 +12,6 @@ from tf_contrastive.doctor.memory import similarity_block
 from tf_contrastive.doctor.speed import StepTime
 
 Section = description.Rows
-
-_PACKAGES = ("tf_contrastive", "tensorflow", "keras", "tensorflow-datasets")
 
 
 def sections(
@@ -47,10 +41,9 @@ def sections(
         "available": facts.available_memory,
     }
     return {
-        "environment": _environment(),
         "devices": {
             "devices": _devices(),
-            "strategy": _strategy(strategy),
+            "strategy": type(strategy).__name__,
             "replicas": facts.replicas,
             "precision": run.runtime.precision,
             "augment_on": views.augment_on,
@@ -90,7 +83,6 @@ def sections(
             "input_images_per_second": _rounded(facts.input_speed),
             "step_images_per_second": _rounded(facts.step_speed),
             "hours": _rounded(facts.hours),
-            "load_per_core": round(facts.load_per_core, 2),
             "measured_on": f"{step.images} images per replica"
             if step
             else "nothing: a step takes too long here",
@@ -109,44 +101,11 @@ def _mib(sizes: dict[str, int | None]) -> Section:
     }
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of Python and of packages, if they are installed."""
-    known = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            known[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            known[package] = "not installed"
-    return known
-
-
-def _environment() -> Section:
-    machine = {"platform": platform.platform(), "cpus": os.cpu_count()}
-    return {**versions(_PACKAGES), **machine}
-
-
-def _strategy(strategy: tf.distribute.Strategy) -> str:
-    """Returns what the option is called that chooses a strategy."""
-    kinds = {
-        "tpu": tf.distribute.TPUStrategy,
-        "multiworker": tf.distribute.MultiWorkerMirroredStrategy,
-        "mirrored": tf.distribute.MirroredStrategy,
-    }
-    names = (name for name, x in kinds.items() if isinstance(strategy, x))
-    return next(names, "default")
-
-
 def _devices() -> str:
     types = [x.device_type for x in tf.config.list_logical_devices()]
-    counts = ", ".join(
+    return ", ".join(
         f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types)
     )
-    details = map(
-        tf.config.experimental.get_device_details,
-        tf.config.list_physical_devices("GPU"),
-    )
-    names = {x["device_name"] for x in details if "device_name" in x}
-    return counts + (f" ({', '.join(names)})" if names else "")
 
 
 def _model(facts: advice.Facts, model: models.ContrastiveModel) -> Section:

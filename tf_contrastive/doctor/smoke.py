@@ -8,7 +8,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from tf_contrastive import distribution
+from tf_contrastive import datasets, distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
@@ -29,7 +29,6 @@ from tf_contrastive.config.schedule import (
     resolve_warmup,
 )
 from tf_contrastive.config.views import resolve_views
-from tf_contrastive.doctor import test_split
 from tf_contrastive.train import open_split
 
 SMOKE_STEPS = 2
@@ -72,7 +71,7 @@ def shrink(run: Pretrain) -> Pretrain:
     full = run
     try:
         if train == test:
-            test_split.check_disjoint(
+            datasets.check_disjoint(
                 open_split(run, run.data.split),
                 open_split(run, run.data.test_split),
             )

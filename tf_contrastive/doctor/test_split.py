@@ -2,12 +2,28 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tf_contrastive import datasets, exporting, train
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.pretrain import Pretrain
+
+
+class Problem(NamedTuple):
+    """What is wrong with the images to score.
+
+    Attributes:
+      option: that chooses them, or the encoder that has seen them; "unscored"
+        if they cannot be scored.
+      text: what is wrong.
+      ends: whether the run scores them itself, and must not start.
+    """
+
+    option: str
+    text: str
+    ends: bool
 
 
 def check(run: train.PreparedRun) -> None:
@@ -18,50 +34,51 @@ def check(run: train.PreparedRun) -> None:
         to train on, that has training images. `evaluate` scores others later:
         they are warned of.
     """
-    options, data = run.options, run.options.data
-    refused = refuses(run)
-    if not refused and (run.source.digests is None or not run.is_chief):
+    if not _refuses(run) and (run.source.digests is None or not run.is_chief):
         return
+    for problem in find(run):
+        if problem.ends:
+            raise errors.UserError(problem.text)
+        # `evaluate` reports what it cannot score.
+        if problem.option != "unscored":
+            terminal.warning(problem.text)
+
+
+def find(run: train.PreparedRun) -> Iterator[Problem]:
+    """Yields what is wrong with the images to score after a run."""
+    options, data = run.options, run.options.data
     # The run's own lacks what validation cuts off.
     learned = train.open_split(options, data.split)
-    test = run.test
     try:
-        if test is None:
-            test = train.open_split(options, data.test_split)
-    except errors.UserError:
-        if refused:
-            raise
-        return  # `evaluate` reports it.
-    try:
-        check_disjoint(learned, test)
+        test = run.test or train.open_split(options, data.test_split)
+        if learned.info.has_labels and test.info.has_labels:
+            datasets.check_scorable(learned.info, test.info)
     except errors.UserError as error:
-        if refused:
-            raise
-        terminal.warning(f"{error.marked}; `evaluate` refuses them")
-    for path, seen in seen_before(options, test):
-        text = f"{errors.arg('init_from', path)}: {seen.text}"
-        if run.test is not None and seen.are_known:
-            raise errors.UserError(
-                f"{text}: set another {errors.arg('test_split')}, or start from"
-                " another encoder"
-            )
-        terminal.warning(text)
+        if learned.info.has_labels:
+            yield Problem("unscored", error.marked, _refuses(run))
+        return
+    try:
+        if warning := datasets.check_disjoint(learned, test):
+            yield Problem("test_split", warning.marked, False)
+    except errors.UserError as error:
+        yield Problem("test_split", error.marked, _refuses(run))
+    for path, seen in _seen_before(options, test):
+        text = (
+            f"{errors.arg('init_from', path)}: {seen.text}: set another"
+            f" {errors.arg('test_split')}, or start from another encoder"
+        )
+        ends = run.test is not None and seen.are_known
+        yield Problem("init_from", text, ends)
 
 
-def refuses(run: train.PreparedRun) -> bool:
+def _refuses(run: train.PreparedRun) -> bool:
     """Whether a test split that has training images is an error of the run."""
     data = run.options.data
     of_one = without_slice(data.split) == without_slice(data.test_split)
     return of_one or run.test is not None
 
 
-def check_disjoint(learned: datasets.Source, test: datasets.Source) -> None:
-    """Refuses a test split with training images; warns of a few copies."""
-    if warning := datasets.check_disjoint(learned, test):
-        terminal.warning(warning)
-
-
-def seen_before(
+def _seen_before(
     run: Pretrain, test: datasets.Source
 ) -> Iterator[tuple[str, datasets.Seen]]:
     """Yields (its path, what it has seen of `test`) of runs to start from."""

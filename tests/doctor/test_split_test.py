@@ -1,0 +1,79 @@
+"""Images to score that a run learns from, or has learned from."""
+
+import shutil
+
+import pytest
+import saved_run
+from dataset_helpers import class_folders
+
+from tf_contrastive import datasets, train
+from tf_contrastive.base import errors
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.doctor import test_split
+
+
+def _problems(root, **options):
+    """What is wrong, by option; and whether it ends the run."""
+    values = {
+        "dataset": f"folder:{root}",
+        "loss": "supcon",
+        "batch_size": 4,
+        "workdir": "w",
+    }
+    run = train.prepare(fields.replace(Pretrain(), **(values | options)))
+    problems = {p.option: p for p in test_split.find(run)}
+    if any(p.ends for p in problems.values()):
+        with pytest.raises(errors.UserError):
+            test_split.check(run)
+    else:
+        test_split.check(run)
+    return {name: (p.text, p.ends) for name, p in problems.items()}
+
+
+@pytest.fixture
+def splits(tmp_path):
+    class_folders(tmp_path / "train", per_class=10)
+    class_folders(tmp_path / "test", per_class=10, start=50)
+    return tmp_path
+
+
+def test_images_of_both_splits_are_found(splits):
+    assert not _problems(splits)
+    for i in range(2):
+        old = splits / f"train/cat/{i}.png"
+        shutil.copy(old, splits / f"test/cat/{i}.png")
+    for stage in ({}, {"linear_epochs": 1}):
+        found = _problems(splits, validation_fraction=0.2, **stage)
+        text, ends = found["test_split"]
+        assert "2 of the 20 images" in text and not ends
+    shutil.copytree(splits / "train", splits / "test", dirs_exist_ok=True)
+    assert not _problems(splits)["test_split"][1]
+    assert _problems(splits, linear_epochs=1)["test_split"][1]
+    text, ends = _problems(splits, test_split="train[75%:]")["test_split"]
+    assert "5 image(s) of" in text and ends
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loss", "refused"), [("supcon", 1), ("ntxent", 0)])
+def test_what_a_run_starts_from_has_seen_is_found(loss, refused, splits):
+    name, start = f"folder:{splits}", str(splits.parent / "start")
+    trained = datasets.source(name, "test")
+    saved_run.make(start, trained, dataset=name, split="test", loss=loss)
+    again = str(splits.parent / "again")
+    saved_run.make(again, trained, dataset=name, loss=loss, init_from=start)
+    for path, stage, ends in (
+        (start, {}, False),
+        (again, {"linear_epochs": 1}, bool(refused)),
+    ):
+        text, ended = _problems(splits, init_from=path, **stage)["init_from"]
+        assert "was trained on 20 of the 20 images" in text and ended == ends
+
+
+def test_an_absent_test_split_is_named_where_there_are_labels(splits):
+    shutil.rmtree(splits / "test")
+    text, ends = _problems(splits)["unscored"]
+    assert "test_fraction=0.2" in text and not ends
+    # Without labels there is nothing to score by default.
+    shutil.rmtree(splits / "train/dog")
+    assert not _problems(splits, loss="ntxent")
