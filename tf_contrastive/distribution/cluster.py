@@ -9,7 +9,9 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+
+from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
 
 from tf_contrastive.base import errors
 
@@ -23,7 +25,6 @@ _JOBS = ("chief", "worker")
 _FIRST_PORT, _NUM_PORTS, _PORTS_PER_STEP = 16384, 16384, 16
 # Characters of a malformed TF_CONFIG that its error shows.
 _SHOWN = 200
-_NO_HOSTS = "is not a list of nodes, such as gpu[001-003,7],b2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +76,8 @@ def from_environment(
     if environment.get("TF_CONFIG"):
         return _read_tf_config(environment["TF_CONFIG"])
     # A batch script has SLURM_PROCID, too, but is a single process.
-    in_step = {
-        "SLURM_STEP_ID",
-        "SLURM_STEPID",
-        "SLURM_STEP_NODELIST",
-        "SLURM_STEP_NUM_TASKS",
-    }
-    if "SLURM_PROCID" in environment and in_step & set(environment):
+    in_step = {"SLURM_STEP_ID", "SLURM_STEPID"} & set(environment)
+    if "SLURM_PROCID" in environment and in_step:
         return _read_slurm(environment)
     return None
 
@@ -164,54 +160,50 @@ def _is_address(text: str) -> bool:
 def _read_slurm(environment: Mapping[str, str]) -> Cluster:
     """Reads the tasks of a step: ranks from 0, in blocks, node by node."""
 
-    def variable(*names: str, default: str = "") -> str:
+    def variable(*names: str) -> str:
         """Returns the first variable that is set."""
         for name in names:
             if environment.get(name):
                 return environment[name]
-        if not default:
-            raise _not_by_srun(f"{' and '.join(names)} are not set")
-        return default
+        raise _not_by_srun(f"{' and '.join(names)} are not set")
 
-    def number(*names: str, default: str = "") -> int:
-        value = variable(*names, default=default)
-        if not value.isdecimal():
-            raise _not_by_srun(f"{names[0]}={value} is not a whole number")
-        return int(value)
-
-    rank = number("SLURM_PROCID")
-    size = number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-    hosts = expand_hosts(variable("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
-    per_host = expand_tasks(
-        variable(
-            "SLURM_STEP_TASKS_PER_NODE",
-            "SLURM_TASKS_PER_NODE",
-            default=f"1(x{len(hosts)})",
+    try:
+        rank = int(variable("SLURM_PROCID"))
+        size = int(variable("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+        hosts = slurm_cluster_resolver.expand_hostlist(
+            variable("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
         )
-    )
-    if len(hosts) != len(per_host) or sum(per_host) != size or rank >= size:
+        per_host = slurm_cluster_resolver.expand_tasks_per_node(
+            variable("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+        )
+        # Steps of a job that run at the same time have ports of their own.
+        job = int(variable("SLURM_JOB_ID"))
+        step = int(variable("SLURM_STEP_ID", "SLURM_STEPID"))
+        places = [
+            (node, local)
+            for node, n in enumerate(per_host)
+            for local in range(n)
+        ]
+        actual = tuple(
+            int(environment.get(f"SLURM_{name}", expected))
+            for name, expected in zip(
+                ("NODEID", "LOCALID"), places[rank], strict=True
+            )
+        )
+    except (IndexError, ValueError) as error:
+        if isinstance(error, errors.UserError):
+            raise
+        raise _not_by_srun(errors.first_line(error)) from error
+    if len(hosts) != len(per_host) or len(places) != size:
         raise _not_by_srun(
-            f"task {rank} of {size}, but {sum(per_host)} task(s) on"
-            f" {len(per_host)} of {len(hosts)} node(s)"
+            f"{size} task(s), but {len(places)} on {len(per_host)} of"
+            f" {len(hosts)} node(s)"
         )
-    places = [
-        (node, local) for node, n in enumerate(per_host) for local in range(n)
-    ]
-    node, local = places[rank]
-    actual = (
-        number("SLURM_NODEID", default=str(node)),
-        number("SLURM_LOCALID", default=str(local)),
-    )
-    if actual != (node, local):
+    if actual != places[rank]:
         raise errors.UserError(
-            f"SLURM: task {rank} is number {actual[1]} on node {actual[0]}, in"
-            f" blocks it would be number {local} on node {node}: use srun"
+            f"SLURM: task {rank} is not where it would be in blocks: use srun"
             " --distribution=block"
         )
-    # Ports of close jobs do not overlap, nor those of the few steps of a job
-    # that run at the same time.
-    job = number("SLURM_JOB_ID", "SLURM_JOBID", default="0")
-    step = number("SLURM_STEP_ID", "SLURM_STEPID", default="0")
     first = (job + 101 * step) * _PORTS_PER_STEP
     addresses = tuple(
         f"{hosts[node]}:{_FIRST_PORT + (first + local) % _NUM_PORTS}"
@@ -224,45 +216,3 @@ def _not_by_srun(fault: str) -> errors.UserError:
     return errors.UserError(
         f"SLURM: {fault}: start the command by srun, or set TF_CONFIG"
     )
-
-
-def expand_hosts(text: str) -> list[str]:
-    """Expands a SLURM list of hosts, as `scontrol show hostnames` does.
-
-    `gpu[001-003,7],b2` is gpu001, gpu002, gpu003, gpu7 and b2; several brackets
-    multiply, and the last one varies fastest.
-    """
-    parts = re.findall(r"(?:[^,\[\]\s]|\[[^\[\]\s]*\])+", text)
-    hosts: list[str] = []
-    for part in parts:
-        pieces = [
-            list(_expand_ranges(piece)) if piece.startswith("[") else [piece]
-            for piece in re.findall(r"\[[^\]]*\]|[^\[\]]+", part)
-        ]
-        hosts += map("".join, itertools.product(*pieces))
-    if ",".join(parts) != text or not hosts:
-        raise _not_by_srun(f"{text!r} {_NO_HOSTS}")
-    return hosts
-
-
-def _expand_ranges(piece: str) -> Iterator[str]:
-    for part in piece[1:-1].split(","):
-        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
-        low, high = match.groups(match[1]) if match else ("1", "0")
-        if int(low) > int(high):
-            raise _not_by_srun(f"{piece!r} {_NO_HOSTS}")
-        for i in range(int(low), int(high) + 1):
-            yield str(i).zfill(len(low))
-
-
-def expand_tasks(text: str) -> list[int]:
-    """Expands SLURM's list of tasks per node: `2(x3),1` is 2, 2, 2, 1."""
-    counts = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
-        if not match:
-            raise _not_by_srun(
-                f"{text!r} is not a list of tasks per node, such as 2(x3),1"
-            )
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts

@@ -57,15 +57,11 @@ def apply(
         raise errors.UserError(
             f"{what} returns a {type(outputs).__name__}: must be one tensor"
         )
-    if not outputs.dtype.is_floating or outputs.shape[-1:].rank == 0:
+    has_size = outputs.shape[-1:].rank and outputs.shape[-1] is not None
+    if not outputs.dtype.is_floating or not has_size:
         raise errors.UserError(
             f"{what} returns {outputs.dtype.name} of shape {outputs.shape}:"
-            " must be floats"
-        )
-    if outputs.shape[-1] is None:
-        raise errors.UserError(
-            f"{what} returns a tensor of unknown size, {outputs.shape}: set it,"
-            " as tf.ensure_shape does"
+            " must be floats of a known size"
         )
     if is_network and part.built:
         network.set_weights(part.get_weights())

@@ -1,14 +1,11 @@
 """The strategy of a run, and what its workers agree on."""
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -219,60 +216,19 @@ def _multiworker(timeout: float) -> tf.distribute.Strategy:
         num_accelerators={"GPU": gpus} if gpus else {},
         rpc_layer="grpc",
     )
-    with _ending_within(timeout):
-        try:
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
-        except tf.errors.OpError as error:
-            raise failures.LostWorkerError(
-                "the workers' connection has failed while TensorFlow started"
-                f" ({errors.first_line(error)}): repeat the command on all of"
-                " them"
-            ) from error
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    except tf.errors.OpError as error:
+        raise failures.LostWorkerError(
+            "the workers' connection has failed while TensorFlow started"
+            f" ({errors.first_line(error)}): repeat the command on all of them"
+        ) from error
     failures.watch_others()
     if threading.current_thread() is threading.main_thread():
         # TensorFlow's server has replaced the handler by one that ignores
         # SIGTERM, unknown to Python: install Python's again.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return strategy
-
-
-# Ends the process of the first argument, by the signal of the second, after the
-# seconds of the third, unless its standard input is closed before.
-_WATCH = """
-import os, select, sys
-number, signal, seconds = map(int, sys.argv[1:4])
-if not select.select([0], [], [], seconds)[0]:
-    print(sys.argv[4], file=sys.stderr, flush=True)
-    os.kill(number, signal)
-"""
-
-
-@contextlib.contextmanager
-def _ending_within(seconds: float) -> Iterator[None]:
-    """Ends the process, with `EXIT_RESUME`, if the block takes longer.
-
-    TensorFlow waits an hour for a worker that is lost while it starts. It holds
-    Python's lock, so that neither threads nor signal handlers of Python run:
-    another process sends a signal, whose handler is that of the C library.
-    """
-    library = ctypes.CDLL(None)
-    # The handler gets the signal's number, and ends with this status.
-    library.signal(errors.EXIT_RESUME, library._exit)
-    message = (
-        f"tf_contrastive: no connection of all workers in {seconds:g} s, since"
-        " one was lost while TensorFlow started: repeat the command on all"
-    )
-    numbers = map(str, (os.getpid(), errors.EXIT_RESUME, round(seconds)))
-    watch = subprocess.Popen(
-        # -I: no module of the current folder is imported.
-        [sys.executable, "-I", "-c", _WATCH, *numbers, message],
-        stdin=subprocess.PIPE,
-    )
-    try:
-        yield
-    finally:
-        watch.communicate()
-        library.signal(errors.EXIT_RESUME, 0)
 
 
 def _automatic(virtual_devices: int, tpu: str) -> str:
