@@ -1,8 +1,6 @@
 """Commands that read a run which goes on, and deletes its checkpoints."""
 
-import json
 import shutil
-from pathlib import Path
 
 import pytest
 import saved_run
@@ -10,14 +8,9 @@ import saved_run
 from tf_contrastive import checkpoints, exporting
 from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import loading
-from tf_contrastive.commands import embed
-from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
-from tf_contrastive.commands.embed import Embed
-from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
-from tf_contrastive.embedding import job
 
 
 @pytest.fixture(scope="module")
@@ -97,22 +90,6 @@ def test_export_and_load_take_it(pruned, monkeypatch):
     assert exporting.load(folder).output_shape[-1]
 
 
-@pytest.mark.slow
-def test_evaluate_records_the_step_that_it_read(pruned):
-    folder = pruned("load_encoder")
-    options = Evaluate.of(
-        workdir=str(folder),
-        protocols="prototype",
-        scale="cpu",
-        untrained=False,
-        train_split="train[:100]",
-        test_split="test[:100]",
-    )
-    assert evaluate_command.run(options) == 0
-    report = json.loads((folder / "evaluation.json").read_text())
-    assert report["step"] == 3 and len(report["results"]) == 1
-
-
 def test_a_chosen_step_that_is_deleted_is_an_error(folder, monkeypatch):
     whole = loading.load_run
 
@@ -144,26 +121,3 @@ def test_one_deleted_while_its_damage_is_looked_for_is_not_damaged(
     monkeypatch.setattr(loading.storage, "damage_of", then_pruned)
     assert checkpoints.load_run(str(folder)).step == 4
     assert "damaged" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_shards_that_vanish_are_missed(folder, tmp_path, monkeypatch):
-    options = fields.replace(
-        Embed(),
-        workdir=str(folder),
-        output=str(tmp_path / "e.npz"),
-        split="test[:20]",
-        shard_size=10,
-    )
-    finish = job.finish
-
-    def after_removal(written):
-        Path(written.shards()[0].path).unlink()
-        return finish(written)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(job, "finish", after_removal)
-        with pytest.raises(errors.UserError, match=r"00000-of-00002.*is gone"):
-            embed.run(options)
-    assert embed.run(options) == 0
-    assert len(list(tmp_path.glob("e-*.npz"))) == 2

@@ -48,7 +48,7 @@ def test_changed_data_are_refused_by_count(tmp_path):
             {"num_classes": 3, "label_names": ["a", "b", "c"]},
             "3 classes, there",
         ),
-        ({"label_names": ["a", "c"]}, "2 classes have other names"),
+        ({"label_names": ["a", "c"]}, "names of classes"),
     ):
         with pytest.raises(errors.UserError, match=named):
             resume(allow=True, **more, **changes)
@@ -88,11 +88,8 @@ def test_another_order_of_variables_is_refused(tmp_path):
     order = metadata["variables"]
     order[1], order[2] = order[2], order[1]
     path.write_text(json.dumps(metadata))
-    with pytest.raises(
-        errors.UserError, match="with other variables"
-    ) as raised:
+    with pytest.raises(errors.UserError, match="with other variables"):
         open_checkpoints(tmp_path)
-    assert order[1][0] in str(raised.value)
     # Nothing was written.
     assert json.loads(path.read_text()) == metadata
 
@@ -156,7 +153,7 @@ def test_a_save_notices_that_the_folder_is_another(change, tmp_path):
         if change == "other lock":
             file = folder / "pretrain.lock"
             owner = json.loads(file.read_text())
-            owner |= {"host": "other", "machine": "other", "token": "other"}
+            owner |= {"host": "other", "place": "other", "token": "other"}
             file.write_text(json.dumps(owner))
         if change == "none":
             advance(model, 2)

@@ -1,7 +1,6 @@
 """Processes: commands of this package in their own, and which one is which."""
 
 import contextlib
-import functools
 import os
 import signal
 import socket
@@ -77,27 +76,20 @@ def identity(process: int) -> dict[str, Any]:
     """Identifies a process among those of other machines, boots, containers.
 
     Returns:
-      {"host", "machine" (until its next start), "namespace" (of process
-      numbers), "process", "born"}.
+      {"host", "place" (its machine until the next start, and what numbers
+      processes there), "process", "born"}.
     """
-    host, machine, namespace = _place()
+    host = place = socket.gethostname()
+    with contextlib.suppress(OSError):  # Linux has these files.
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            place = file.read().strip()
+        place += f" {os.readlink('/proc/self/ns/pid')}"
     return {
         "host": host,
-        "machine": machine,
-        "namespace": namespace,
+        "place": place,
         "process": process,
         "born": birth(process),
     }
-
-
-@functools.cache
-def _place() -> tuple[str, str, str]:
-    host, machine, namespace = socket.gethostname(), "", ""
-    with contextlib.suppress(OSError):  # Linux has these files.
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            machine = file.read().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-    return host, machine or host, namespace
 
 
 def birth(process: int) -> str | None:

@@ -19,12 +19,9 @@ import tensorflow as tf
 from tf_contrastive.base import errors, files, processes, terminal
 
 _RENEW_SECONDS = 60.0
-# An owner that has not renewed the lock for this long is taken for gone: on
-# another machine, whose clock may differ; and in another container of this
-# machine, or on a machine of this name, such as this one before a restart.
-# Multiples of the interval: a live owner always renews in time.
-_STALE_SECONDS = 60 * _RENEW_SECONDS
-_STALE_SECONDS_HERE = 3 * _RENEW_SECONDS
+# An owner on another machine, whose clock may differ, or in another container,
+# that has not renewed the lock for this long is taken for gone.
+_STALE_SECONDS = 10 * _RENEW_SECONDS
 # An object store has no exclusive creation: the last of two writers owns the
 # lock, which both see after this time.
 _SETTLE_SECONDS = 2.0
@@ -35,8 +32,7 @@ _VISIBLE_SECONDS = 30.0
 # Of a lock file.
 _FORM = {
     **dict.fromkeys(
-        ("host", "machine", "namespace", "born", "since", "token", "attempt"),
-        str,
+        ("host", "place", "born", "since", "token", "attempt"), str
     ),
     "process": lambda x: isinstance(x, int) and 0 < x < 1 << 31,
     "renewed": float,
@@ -48,8 +44,8 @@ class FolderLock:
 
     A lock is taken over, with a warning, if its process has ended, if it is of
     an earlier attempt of the same job (by `$TF_CONTRASTIVE_ATTEMPT`), or if
-    another machine has not renewed it for an hour. In one process a new lock
-    replaces an older one.
+    another machine has not renewed it for ten minutes. In one process a new
+    lock replaces an older one.
 
     Args:
       folder: the folder; it is created.
@@ -138,15 +134,13 @@ class FolderLock:
 
     def _is_gone(self, other: dict[str, Any]) -> bool:
         """Whether the owner of a lock has ended, as far as can be known."""
-        own, age = self._owner, time.time() - other["renewed"]
+        own = self._owner
         job, _, attempt = own["attempt"].rpartition("/")
         its_job, _, its_attempt = other["attempt"].rpartition("/")
         if job and job == its_job and attempt != its_attempt:
             return True
-        if other["machine"] != own["machine"] and other["host"] != own["host"]:
-            return age > _STALE_SECONDS
-        if any(other[key] != own[key] for key in ("machine", "namespace")):
-            return age > _STALE_SECONDS_HERE
+        if other["place"] != own["place"]:
+            return time.time() - other["renewed"] > _STALE_SECONDS
         if other["process"] == own["process"]:
             return True
         return processes.birth(other["process"]) != other["born"]

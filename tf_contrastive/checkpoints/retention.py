@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder stay: the newest by step, and one per hours.
+"""Which checkpoints of a folder stay: the newest by step.
 
 TensorFlow's `CheckpointManager` goes by the clock: after it was set back, old
 checkpoints stay forever.
@@ -7,7 +7,6 @@ checkpoints stay forever.
 import contextlib
 import os
 import re
-import time
 
 import tensorflow as tf
 
@@ -24,60 +23,39 @@ class Retention:
     Args:
       directory: the folder.
       keep: how many of the newest checkpoints stay.
-      every_hours: time between two of the others that stay; 0: none stays.
 
     Attributes:
       newest: step of the newest whole checkpoint that is listed; None: none is.
     """
 
-    def __init__(
-        self, directory: str, keep: int, every_hours: float = 0.0
-    ) -> None:
+    def __init__(self, directory: str, keep: int) -> None:
         self._directory = directory
         self._keep = keep
-        self._every_seconds = every_hours * 3600.0
-        self._clock = time.time()
         path, _ = storage.newest(directory)
         newest = self.newest = storage.step_of(path) if path else None
-        present = list(
-            map(storage.step_of, storage.checkpoint_paths(directory))
-        )
-        times, permanent = _listed(directory)
-        self._permanent = permanent or self._clock
-        self._now = max(self._clock, self._permanent, *times.values())
-        # Step -> time of each listed checkpoint.
-        self._times = {s: times[s] for s in present if s in times}
+        present = {
+            storage.step_of(path)
+            for path in storage.checkpoint_paths(directory)
+        }
+        self._steps = _listed(directory) & present
         if newest is None:
             return
         # The writer of those after the last one was killed before it listed
         # them.
-        last = max(self._times, default=newest)
-        for step in present:
-            if step == newest or step > last:
-                self._times.setdefault(step, self._now)
+        last = max(self._steps, default=newest)
+        self._steps |= {s for s in present if s == newest or s > last}
         self._write(newest)
 
     def add(self, path: str) -> None:
         """Lists a checkpoint that is whole, and removes those before it."""
-        # A clock that is set back costs one interval.
-        clock = time.time()
-        self._now += max(clock - self._clock, 0.0)
-        self._clock = clock
         step = storage.step_of(path)
-        self._times[step] = self._now
+        self._steps.add(step)
         # Before anything is deleted, so that a kill leaves a list of what is
         # there. Later steps are of damaged checkpoints, to be written again.
         self._write(step)
-        steps = sorted(s for s in self._times if s <= step)
-        for old in steps[: -self._keep]:
-            saved_at = self._times.pop(old)
-            if (
-                self._every_seconds
-                and saved_at - self._permanent >= self._every_seconds
-            ):
-                self._permanent = saved_at
-            else:
-                remove(self._directory, old)
+        for old in sorted(s for s in self._steps if s <= step)[: -self._keep]:
+            self._steps.discard(old)
+            remove(self._directory, old)
         self._write(step)
         self.newest = step
 
@@ -85,34 +63,25 @@ class Retention:
         """Writes TensorFlow's list, in which the newest one comes last."""
         if not tf.io.gfile.isdir(self._directory):
             return  # It was moved away: the next save reports that.
-        steps = sorted(self._times.keys() - {newest})
         lines = [f'model_checkpoint_path: "{storage.PREFIX}-{newest}"']
-        for step in (*steps, newest):
-            name = f'"{storage.PREFIX}-{step}"'
-            lines += [
-                f"all_model_checkpoint_paths: {name}",
-                f"all_model_checkpoint_timestamps: {self._times[step]!r}",
-            ]
-        lines.append(f"last_preserved_timestamp: {self._permanent!r}\n")
+        lines += [
+            f'all_model_checkpoint_paths: "{storage.PREFIX}-{step}"'
+            for step in (*sorted(self._steps - {newest}), newest)
+        ]
         files.write(
-            os.path.join(self._directory, "checkpoint"), "\n".join(lines)
+            os.path.join(self._directory, "checkpoint"),
+            "".join(f"{line}\n" for line in lines),
         )
 
 
-def _listed(directory: str) -> tuple[dict[int, float], float]:
-    """Returns step -> time, and the time of the last one that stays."""
+def _listed(directory: str) -> set[int]:
+    """Returns the steps in TensorFlow's list."""
     state = storage.listed(directory)
-    if state is None:
-        return {}, 0.0
-    steps = [
+    return {
         storage.step_of(path)
-        for path in state.all_model_checkpoint_paths
+        for path in (state.all_model_checkpoint_paths if state else ())
         if re.fullmatch(rf"{storage.PREFIX}-\d+", os.path.basename(path))
-    ]
-    times = list(state.all_model_checkpoint_timestamps)
-    if len(times) != len(steps):
-        times = [time.time()] * len(steps)
-    return dict(zip(steps, times, strict=True)), state.last_preserved_timestamp
+    }
 
 
 def remove(directory: str, step: int) -> None:

@@ -108,15 +108,10 @@ class Checkpoints:
             _check_data(folder, written, metadata, run_config)
         previous = written.get("variables")
         if previous is not None and _counted(previous) != _counted(variables):
-            differences = [
-                f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
-                for old, new in zip(previous, variables, strict=False)
-                if old != new
-            ] or [f"{len(variables)}, there {len(previous)}"]
             raise errors.UserError(
                 f"{self.directory} was written by another version of the model,"
-                f" with other variables ({differences[0]}): resume it with that"
-                f" version, or choose another {errors.arg('workdir')}"
+                " with other variables: resume it with that version, or choose"
+                f" another {errors.arg('workdir')}"
             )
         if storage.newest(self.directory)[0] is None:
             # Raises for a run of which nothing is whole, before it is changed.
@@ -232,29 +227,29 @@ def _check_data(
     """Checks that a resumed run has the data that it started with.
 
     Raises:
-      UserError: with what changed, by count.
+      UserError: with what changed.
     """
-    old, new = (about.get("label_names") or [] for about in (written, metadata))
+    keys = ("num_examples", "num_classes", "label_names")
+    changed = {k for k in keys if k in written and written[k] != metadata[k]}
+    if not changed:
+        return
     counts = [
-        f"{metadata.get(key)} {what}, there {written[key]}"
+        f"{metadata[key]} {what}, there {written[key]}"
         for key, what in (
             ("num_examples", "images"),
             ("num_classes", "classes"),
         )
-        if key in written and written[key] != metadata.get(key)
+        if key in changed
     ]
-    if old != new and not counts:
-        counts = [f"{len({*old} ^ {*new})} classes have other names"]
-    if not counts:
-        return
-    changed = f"the data of {folder} has changed ({'; '.join(counts)})"
-    if old != new or written.get("num_classes") != metadata.get("num_classes"):
+    text = "; ".join(counts or ["names of classes"])
+    problem = f"the data of {folder} has changed ({text})"
+    if changed != {"num_examples"}:
         raise errors.UserError(
-            f"{changed}: restore it, or choose another {errors.arg('workdir')},"
+            f"{problem}: restore it, or choose another {errors.arg('workdir')},"
             " since labels would have another meaning"
         )
     if not run_config.data.allow_changed_data:
         raise errors.UserError(
-            f"{changed}, and with it the order and number of steps: restore it,"
+            f"{problem}, and with it the order and number of steps: restore it,"
             f" or set {errors.arg('allow_changed_data')} to go on"
         )
