@@ -47,7 +47,6 @@ from tf_contrastive.tensorboard import (
     examples,
     hparams,
     projector,
-    scalars,
 )
 from tf_contrastive.views import RunViews
 
@@ -144,7 +143,7 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
             watchers += [summaries, row]
             steps = run.steps_per_epoch
             watchers += callbacks.reports(
-                run.options, source, steps, summaries, run.events
+                run.options, steps, summaries, run.events
             )
         keeper = callbacks.CheckpointCallback(
             saved,
@@ -520,14 +519,7 @@ def _summaries(
         every_steps=run.log_every_steps,
         batch_size=run.options.schedule.batch_size,
         schedules=curves,
-        references=callbacks.references(run.options, run.source),
-        first_summaries=[
-            write_views,
-            lambda: scalars.write_layout(
-                [mean.name for mean in model.metrics],
-                ranks=bool(every_epochs),
-            ),
-        ],
+        write_first=write_views,
         histograms=(
             tensorboard.Histograms(host_copy, model, made)
             if host_copy and every_epochs

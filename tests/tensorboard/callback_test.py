@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import time
 import urllib.error
 import urllib.parse
@@ -131,8 +130,7 @@ def _points(server, run, tag):
 @pytest.mark.slow
 def test_scalars_are_in_groups(server):
     tags = set(server.get("plugin/scalars/tags")["a/events"])
-    apart = ("validation/", "reference/")
-    trained = {tag for tag in tags if not tag.startswith(apart)}
+    trained = {tag for tag in tags if not tag.startswith("validation/")}
     groups = {tag.split("/")[0] for tag in trained}
     assert groups == {
         "input",
@@ -162,62 +160,6 @@ def test_scalars_are_in_groups(server):
     images = _points(server, "a/events", "input/images_per_second")
     for step, rate in images.items():
         assert rate == pytest.approx(32 * speed[step], rel=1e-5)
-
-
-def test_the_custom_page_shows_curves_that_the_run_has(server):
-    layout = server.get("plugin/custom_scalars/layout")
-    first, *others = layout["category"]
-    assert not first.get("closed", False)
-    assert [c["title"][:2] for c in first["chart"]] == [
-        "1.",
-        "2.",
-        "3.",
-        "4.",
-        "5.",
-    ]
-    assert [c["title"].split()[1] for c in others] == [
-        "input",
-        "loss",
-        "similarity",
-        "optimizer",
-        "probe",
-        "system",
-    ]
-    shown = [
-        server.get(
-            "plugin/custom_scalars/scalars", run="a/events", tag=expression
-        )["tag_to_events"]
-        for category in layout["category"]
-        for chart in category["chart"]
-        for expression in chart["multiline"]["tag"]
-    ]
-    assert all(shown)
-    prefixes = "", "validation/", "reference/"
-    assert set(shown[0]) == {f"{prefix}loss/contrastive" for prefix in prefixes}
-    # Of 64 views, an anchor has 63 candidates.
-    chance = _points(server, "a/events", "reference/loss/contrastive")
-    assert list(chance) == [0, _STEPS, 2 * _STEPS]
-    assert [*chance.values()] == pytest.approx([math.log(63)] * 3, rel=1e-6)
-
-
-def test_the_layout_omits_curves_that_a_run_lacks():
-    written = {}
-    means = ("loss", "contrastive_accuracy", "embedding_std")
-    for probe, ranks in ((True, True), (False, False)):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                tf.summary.experimental,
-                "write_raw_pb",
-                lambda pb, step: written.update({(probe, ranks): pb}),  # noqa: B023
-            )
-            scalars.write_layout(
-                (*means, *("probe_loss", "probe_accuracy") * probe),
-                ranks=ranks,
-            )
-    assert b"embedding_std" in written[False, False]
-    assert b"effective_rank" not in written[False, False]
-    assert b"probe/accuracy" not in written[False, False]
-    assert b"probe/accuracy" in written[True, True]
 
 
 def test_views_are_below_their_images(server, runs):

@@ -35,17 +35,10 @@ def test_every_epoch_ends_with_a_point(tmp_path):
         every_steps=2,
         batch_size=10,
         schedules={},
-        references={"loss": 4.0},
     )
     counting_model.fit([1, 3, 5, 9, 2, 4, 7, 8, 9], 3, callback)
     points = {2: 2, 3: 5, 4: 9, 6: 3, 8: 7.5, 9: 9}
     assert _points(tmp_path, "loss/contrastive") == points
-    assert _points(tmp_path, "reference/loss/contrastive") == {
-        0: 4,
-        3: 4,
-        6: 4,
-        9: 4,
-    }
 
 
 @pytest.mark.parametrize(

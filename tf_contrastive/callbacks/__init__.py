@@ -10,7 +10,7 @@ from tf_contrastive.callbacks.progress import (
     CollapseWarning,
     Progress,
 )
-from tf_contrastive.callbacks.reports import references, reports
+from tf_contrastive.callbacks.reports import reports
 from tf_contrastive.callbacks.steps_per_execution import (
     AdaptiveStepsPerExecution,
 )
@@ -24,6 +24,5 @@ __all__ = [
     "NonFiniteError",
     "Progress",
     "announce",
-    "references",
     "reports",
 ]

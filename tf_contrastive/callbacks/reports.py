@@ -7,7 +7,6 @@ import tensorflow as tf
 from tf_contrastive import datasets, tensorboard
 from tf_contrastive.base import terminal
 from tf_contrastive.callbacks.progress import (
-    NARROW_STD,
     CollapseWarning,
     Progress,
 )
@@ -15,27 +14,8 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import read_step_window
 
 
-def references(options: Pretrain, source: datasets.Source) -> dict[str, float]:
-    """Returns metric -> the value by which to read its curve.
-
-    That of the loss and of accuracies is chance; embeddings of less spread may
-    have collapsed.
-    """
-    loss = options.loss
-    candidates = options.views.views * options.schedule.batch_size - 1
-    levels = {"embedding_std": NARROW_STD}
-    if (level := loss.chance_level(candidates)) is not None:
-        levels["loss"] = level
-        if not loss.needs_labels:
-            levels["contrastive_accuracy"] = 1 / candidates
-    if options.probe.probe and (sizes := source.class_sizes()) is not None:
-        levels["probe_accuracy"] = float(sizes.max() / sizes.sum())
-    return levels
-
-
 def reports(
     options: Pretrain,
-    source: datasets.Source,
     steps_per_epoch: int,
     summaries: tensorboard.TensorBoard,
     events: str,
@@ -48,8 +28,9 @@ def reports(
             batch_size=options.schedule.batch_size,
             excluded_seconds=summaries.histogram_seconds,
         )
+    candidates = options.views.views * options.schedule.batch_size - 1
     yield CollapseWarning(
-        references(options, source).get("loss"),
+        options.loss.chance_level(candidates),
         options.schedule.warmup_epochs or 0.0,
         one_network=not options.loss.takes_keys,
     )

@@ -1,6 +1,6 @@
 """A run's TensorBoard pages, and the callbacks that write them.
 
-`scalars` names the curves and arranges them, `hparams` compares a run's options
+`scalars` names the curves, `hparams` compares a run's options
 and results with others', `histograms` measures a fixed batch, `projector`
 embeds some images. None of it is part of the training step, and none of it
 needs other replicas or workers.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         Every epoch ends with a point, too.
       batch_size: the global batch, images.
       schedules: tag -> learning rate as a function of the step.
-      references: metric -> value to read its curve by: that of an encoder that
-        distinguishes nothing, or the end of the healthy range.
-      first_summaries: called after the first step, with the default writer.
+      write_first: called after the first step, with the default writer.
       histograms: measures histograms, if there are any.
       histograms_every_epochs: epochs between two histograms; the first step and
         the end of the run have one, too.
@@ -44,8 +42,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         every_steps: int,
         batch_size: int,
         schedules: dict[str, Callable[[int], Any]],
-        references: dict[str, float] | None = None,
-        first_summaries: Sequence[Callable[[], None]] = (),
+        write_first: Callable[[], None] = lambda: None,
         histograms: Histograms | None = None,
         histograms_every_epochs: int = Runtime.histograms_every_epochs,
         resumed: tuple[int, dict[str, float]] = (0, {}),
@@ -55,11 +52,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._every_steps = every_steps
         self._batch_size = batch_size
         self._schedules = schedules
-        self._references = {
-            scalars.REFERENCE + scalars.TAGS[name]: value
-            for name, value in (references or {}).items()
-        }
-        self._first_summaries = first_summaries
+        self._write_once = write_first
         self._histograms = histograms
         self._every_epochs = histograms_every_epochs
         self._writer: tf.summary.SummaryWriter = None
@@ -91,9 +84,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         """
         self._is_new = False
         with self._writer.as_default(step=0):
-            for write in self._first_summaries:
-                write()
-        self._write_scalars(0, self._references)
+            self._write_once()
         self._write_histograms(self._step())
         self._writer.flush()
 
@@ -148,7 +139,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
             for name, mean in logs.items()
             if name.startswith("val_")
         }
-        self._write_scalars(step, validation | self._references)
+        self._write_scalars(step, validation)
         done = epoch + 1
         if self._every_epochs and (
             done % self._every_epochs == 0 or done == self.params["epochs"]
