@@ -1,6 +1,5 @@
 """What an interpreter lacks, and the commands that messages name."""
 
-import importlib.metadata
 import importlib.util
 import os
 import shlex
@@ -65,40 +64,21 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
     assert "tensorflow" in line and sys.executable in line
 
 
-_LINES = [
-    'numpy<2; python_version < "3.12"',
-    'numpy>=1.26; python_version >= "3.12"',
-    'onnx<1.19; python_version < "3.12" and extra == "onnx"',
-    'onnx>=1.17; python_version >= "3.12" and extra == "onnx"',
-    "pyarrow>=14",
-]
-
-
 @pytest.mark.parametrize(
-    ("module", "extra", "stack", "expected"),
+    ("module", "extra", "expected"),
     [
-        ("onnx", "onnx", "card", ["onnx<1.19", "numpy<2,<=1.9"]),
-        ("onnx", "onnx", "current", ["onnx>=1.17", "numpy>=1.26,<=1.9"]),
-        ("pyarrow", "", "card", ["pyarrow>=14", "numpy<2,<=1.9"]),
+        ("onnx", "onnx", ["-e", f"{installation.ROOT}[onnx]"]),
+        ("pyarrow", "", ["pyarrow"]),
     ],
 )
 def test_a_missing_package_comes_with_the_command_that_installs_it(
-    module, extra, stack, expected, monkeypatch
+    module, extra, expected, monkeypatch
 ):
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: _LINES)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.9")
     monkeypatch.setitem(sys.modules, module, None)
-    # The installed TensorFlow decides, not the Python.
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name: (stack == "current") if name == "tf_keras" else find(name),
-    )
     problem = installation.missing(module, extra)
     assert problem.startswith(f"{module}, which is not installed")
     words = shlex.split(problem.partition(": run ")[2])
-    assert words == [sys.executable, "-m", "pip", "install", *expected]
+    assert words[words.index("install") + 1 :][-len(expected) :] == expected
 
 
 def test_a_package_of_another_stack_is_named_with_its_error(

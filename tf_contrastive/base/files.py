@@ -16,7 +16,6 @@ import reprlib
 import shutil
 import stat
 import tempfile
-import time
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,9 +32,6 @@ MAX_BYTES = 1 << 32
 _PARTIAL = r"\..*\.partial-[0-9a-f]{32}\w*"
 # Longer names of targets are cut off in it: file systems allow 255 bytes.
 _NAME_BYTES = 100
-# Where there are no locks, such as in object stores, what was not changed for
-# this time is taken for abandoned.
-_ABANDONED_SECONDS = 24 * 3600.0
 
 # The form of a JSON value: a type or several, [the form of each item],
 # {key: the form of its value} of an object that may have other keys, too, or a
@@ -116,7 +112,7 @@ def partial(path: str, is_folder: bool = False) -> Iterator[str]:
                 os.makedirs(unfinished)
             else:
                 _open(unfinished, "xb").close()
-            with contextlib.suppress(OSError):  # See `_ABANDONED_SECONDS`.
+            with contextlib.suppress(OSError):  # It has no locks.
                 resources.callback(os.close, _lock(unfinished))
         yield unfinished
 
@@ -189,11 +185,16 @@ def temporary_folder() -> tempfile.TemporaryDirectory:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes unfinished files and folders whose writer has ended."""
+    """Removes unfinished files and folders whose writer has ended.
+
+    Where there are no locks, such as in object stores, nothing is removed.
+    """
+    if not _is_local(folder):
+        return
     for path in entries(folder, _PARTIAL):
-        with contextlib.suppress(*_file_errors()):
-            if _is_left_over(path):
-                _remove(path)
+        with contextlib.suppress(OSError):
+            os.close(_lock(path))
+            _remove(path)
 
 
 def _suffix() -> str:
@@ -216,20 +217,6 @@ def _lock(path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _is_left_over(path: str) -> bool:
-    """Whether the writer of an unfinished file has ended."""
-    if _is_local(path):
-        try:
-            os.close(_lock(path))
-            return True
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-    changed = _gfile().stat(path).mtime_nsec / 1e9
-    return time.time() - changed > _ABANDONED_SECONDS
 
 
 def _remove(path: str) -> None:
@@ -269,10 +256,7 @@ def size(path: str) -> int:
         return _gfile().stat(path).length
     status = os.stat(local)
     if not stat.S_ISREG(status.st_mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
-        kinds[stat.S_IFSOCK] = "a socket"
-        kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
-        raise errors.UserError(f"{path} is {kind}: use a regular file")
+        raise errors.UserError(f"{path} is not a regular file: use one")
     return status.st_size
 
 

@@ -15,8 +15,6 @@ VERSION = "0.3.0"
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 # What every command imports; another package of the stack comes with them.
 _NEEDED = ("absl", "numpy", "tensorflow", "wrapt")
-# What other packages would upgrade beyond what TensorFlow 2.15 works with.
-_SHARED = ("numpy", "protobuf")
 _INSTALL = os.path.join(ROOT, "launch", "install")
 _PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
 
@@ -45,10 +43,6 @@ def unusable(why: str) -> str:
     version = "{}.{}.{}".format(*sys.version_info)
     if not os.path.exists(_INSTALL):
         todo = f"run {_pip()} {shlex.quote(_source())}"
-    elif os.path.abspath(sys.executable) == _PYTHON:
-        todo = f"remove {os.path.join(ROOT, '.venv')}, and run {_INSTALL}"
-    elif os.path.exists(_PYTHON):
-        todo = f"run {_PYTHON} -m tf_contrastive"
     else:
         todo = f"run {_INSTALL}, and then {_PYTHON} -m tf_contrastive"
     return (
@@ -82,50 +76,12 @@ def missing(module: str, extra: str = "") -> str:
 def command(module: str, extra: str = "") -> str:
     """Returns the command that installs an extra, or a module.
 
-    It names what they require, since the package itself may be in no index, or
-    installed with another TensorFlow than pip would choose.
+    It names where the package came from, since that may be in no index.
     """
-    import importlib.metadata
-
-    # Not above what is installed: on Python 3.10 others need protobuf 3.
-    shared = [
-        f"{need},<={importlib.metadata.version(name)}"
-        for name in _SHARED
-        for need in requirements("", (name,))
-    ]
-    wanted = requirements(extra, () if extra else (module,))
-    wanted += shared if wanted else []
-    if not wanted:
-        wanted = [f"{_source()}[{extra}]" if extra else module]
-    return f"{_pip()} {' '.join(map(shlex.quote, wanted))}"
-
-
-def requirements(extra: str, names: "tuple[str, ...]" = ()) -> "list[str]":
-    """Returns what an extra, and the package of these names, requires.
-
-    Nothing where the package's metadata are not installed.
-    """
-    import importlib.metadata
-
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    environment = {"extra": extra}
-    # A newer TensorFlow may be installed on 3.10 and 3.11, too.
-    if importlib.util.find_spec("tf_keras") and sys.version_info < (3, 12):
-        environment["python_version"] = "3.12"
-    try:
-        lines = importlib.metadata.requires("tf_contrastive") or []
-    except importlib.metadata.PackageNotFoundError:
-        lines = []
-    wanted = []
-    for need in map(Requirement, lines):
-        if need.marker and not need.marker.evaluate(environment):
-            continue
-        name = canonicalize_name(need.name)
-        if "extra" in str(need.marker) or name in names:
-            wanted.append(f"{name}{need.specifier}")
-    return wanted
+    source = _source()
+    wanted = f"{source}[{extra}]" if extra else module
+    editable = "-e " if extra and source == ROOT else ""
+    return f"{_pip()} {editable}{shlex.quote(wanted)}"
 
 
 def _pip() -> str:

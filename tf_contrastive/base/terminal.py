@@ -16,7 +16,6 @@ from typing import Any
 
 from tf_contrastive.base import errors
 
-_RED, _YELLOW = 31, 33
 _LEVELS = {
     "quiet": logging.WARNING,
     "normal": logging.INFO,
@@ -103,7 +102,7 @@ def warning(message: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes records to the present `sys.stderr`, warnings in colour.
+    """Writes records to the present `sys.stderr`.
 
     A warning or a fact is written once: its cause may be met in several places,
     such as the splits of a dataset.
@@ -120,8 +119,6 @@ class _Handler(logging.Handler):
             if line in self.written:
                 return
             self.written.add(line)
-        if is_warning:
-            line = _paint(line, _YELLOW)
         print(line, file=sys.stderr, flush=True)
 
 
@@ -177,18 +174,7 @@ def elapsed(title: str) -> Iterator[None]:
 def error(line: str) -> None:
     """Writes the error that ends a command, collapsed to one line."""
     line = " ".join(line.splitlines())
-    name = _paint("tf_contrastive:", _RED)
-    print(f"{name} {line}", file=sys.stderr, flush=True)
-
-
-def _paint(text: str, colour: int) -> str:
-    if (
-        not sys.stderr.isatty()
-        or os.environ.get("NO_COLOR")
-        or os.environ.get("TERM") == "dumb"
-    ):
-        return text
-    return f"\x1b[{colour}m{text}\x1b[0m"
+    print(f"tf_contrastive: {line}", file=sys.stderr, flush=True)
 
 
 def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:
