@@ -1,18 +1,15 @@
 """The main job, end to end: files, resume, refusals, the numbers it gives."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import small
 import tensorflow as tf
-from dataset_helpers import class_folders
 from image_helpers import PREPARED, needs_prepared
 from PIL import Image
 
@@ -28,16 +25,13 @@ from tf_contrastive.base import errors
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.config import dataset, fields
 from tf_contrastive.config import pretrain as configs
-from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.datasets import color_statistics as dataset_statistics
-from tf_contrastive.doctor import test_split
 from tf_contrastive.tensorboard import examples, scalars
 
 pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
-_ROOT = Path(__file__).resolve().parents[1]
 _SMALL = {**small.DIGITS, "log_every_steps": 2}
 
 
@@ -70,18 +64,6 @@ def _summary(workdir, tag):
     raise KeyError(tag)
 
 
-def _weights(workdir):
-    """All values of the newest checkpoint, by name."""
-    reader = tf.train.load_checkpoint(str(workdir / "checkpoints"))
-    names = reader.get_variable_to_shape_map()
-    return {
-        n: reader.get_tensor(n)
-        for n in names
-        if n not in ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
-        and "save_counter" not in n
-    }
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run: its folder and its result."""
@@ -95,6 +77,11 @@ def test_a_run_leaves_config_checkpoints_and_events(finished):
     assert result.start_step == 0
     assert set(result.metrics) >= {"loss", "probe_accuracy"}
     assert (workdir / "checkpoints").is_dir()
+    # What `auto` chose, which repeats the run.
+    text = (workdir / "config.flags").read_text()
+    assert "--stem=cifar" in text and "workdir" not in text
+    again = flags.read(Pretrain, text, str(workdir))
+    assert fields.values(again) == fields.values(result.run.options)
     tags = _tags(workdir)
     assert tags["views"] == [0]
     for tag in (
@@ -107,17 +94,6 @@ def test_a_run_leaves_config_checkpoints_and_events(finished):
         "probe/accuracy",
     ):
         assert tags[tag] == [2, 4, 6, 8], tag
-
-
-def test_config_flags_hold_what_auto_chose_and_repeat_the_run(finished):
-    workdir, result = finished
-    text = (workdir / "config.flags").read_text()
-    assert "--stem=cifar" in text
-    assert "--image_size=8" in text
-    assert "--precision=float32" in text
-    assert "workdir" not in text
-    again = flags.read(Pretrain, text, str(workdir))
-    assert fields.values(again) == fields.values(result.run.options)
 
 
 @pytest.mark.slow
@@ -140,14 +116,14 @@ def test_a_workdir_need_not_be_on_a_disk(tmp_path, monkeypatch):
 
 def test_the_same_command_on_a_finished_run_says_so(finished, capsys):
     workdir, result = finished
-    before = _weights(workdir)
+    before = small.weights(workdir)
     assert command.run(_options(workdir)) == 0
     assert "is finished: step 8 of 8, nothing left" in capsys.readouterr().out
     # The process that trained ended before it wrote its results.
     rows = json.loads((workdir / "pretrain.json").read_text())
     for name, value in result.metrics.items():
         assert rows[name] == round(value, 4)
-    after = _weights(workdir)
+    after = small.weights(workdir)
     for name, value in before.items():
         np.testing.assert_array_equal(value, after[name])
 
@@ -171,7 +147,7 @@ def test_a_run_is_loaded_by_value(finished):
     assert run.config.encoder == result.run.options.encoder
     assert run.metadata["num_classes"] == 10
     trained = checkpoints.load_encoder(run)
-    stored = _weights(workdir)
+    stored = small.weights(workdir)
     kernels = [v for n, v in stored.items() if n.startswith("encoder/")]
     for weight in trained.weights:
         assert any(np.array_equal(weight, value) for value in kernels)
@@ -207,7 +183,7 @@ def _resumed(options, monkeypatch, last, start):
 
 
 def _assert_same_weights(workdir, reference):
-    found, expected = _weights(workdir), _weights(reference)
+    found, expected = small.weights(workdir), small.weights(reference)
     assert set(found) == set(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -247,25 +223,6 @@ def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     text = (stopped / "config.flags").read_text()
     assert "--standardize=0.3058,0.3058,0.3058/0.3761,0.3761,0.3761\n" in text
     assert "--mixup_alpha=0.2\n" in text
-
-
-@pytest.mark.slow
-def test_mixed_views_are_the_same_coloured_by_host_or_step(tmp_path):
-    metrics = [
-        train.pretrain(
-            _options(
-                tmp_path / place,
-                **{**_MIXED, "validation_fraction": 0.0},
-                augmentation="simclr",
-                augment_on=place,
-                split="train[:64]",
-                epochs=1,
-            )
-        ).metrics
-        for place in ("host", "device")
-    ]
-    for name in ("loss", "probe_loss", "probe_accuracy"):
-        np.testing.assert_allclose(metrics[0][name], metrics[1][name], 1e-4)
 
 
 def test_mixed_views_need_pairs_on_every_replica():
@@ -382,16 +339,6 @@ def test_unknown_colours_are_computed_from_evenly_spread_examples(
     np.testing.assert_allclose(constant, ((0.2,) * 3, (1 / 255,) * 3))
 
 
-def test_images_of_any_size_count_alike_for_the_colours(tmp_path):
-    for i, value in enumerate((0, 255)):
-        pixels = np.full([4 + 8 * i, 4, 3], value, np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
-    (tmp_path / "broken.png").write_bytes(b"no picture")
-    source = datasets.source(f"folder:{tmp_path}")
-    found = datasets.channel_statistics(source)
-    np.testing.assert_allclose(found, [[0.5] * 3, [0.5] * 3])
-
-
 def test_the_known_colours_of_digits_are_theirs():
     digits = datasets.source("digits")
     found = datasets.channel_statistics(digits.renamed("unknown"))
@@ -415,36 +362,6 @@ def test_the_known_colours_are_those_of_the_data(
     found = datasets.channel_statistics(source.renamed("unknown"))
     known = datasets.channel_statistics(source)
     np.testing.assert_allclose(found, known, atol=atol)
-
-
-@pytest.mark.slow
-def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
-    root = _folder(tmp_path / "images", [f"{i}.png" for i in range(16)])
-    options = _options(
-        tmp_path / "run",
-        dataset=f"folder:{root}",
-        split="train",
-        loss="ntxent",
-        image_size=8,
-        batch_size=8,
-        epochs=1,
-        standardize="dataset",
-    )
-    result = train.pretrain(options)
-    found = channel_statistics(result.run.options.setup.standardize)
-    expected = datasets.channel_statistics(datasets.source(f"folder:{root}"))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    (root / "16.png").write_bytes((root / "0.png").read_bytes())
-    encoder = checkpoints.load_encoder(
-        checkpoints.load_run(str(tmp_path / "run"))
-    )
-    images = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)
-    layer = encoder.get_layer("standardize")
-    np.testing.assert_allclose(
-        layer(images),
-        (images - np.array(found.mean)) / np.array(found.std),
-        atol=1e-4,
-    )
 
 
 @pytest.mark.slow
@@ -481,7 +398,7 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
 
     def moved(workdir):
         # They start at 0, so what they are is what the gradient made them.
-        weights = _weights(workdir)
+        weights = small.weights(workdir)
         names = sorted(n for n in weights if re.match("encoder/.*/beta/", n))
         return np.concatenate([weights[name] for name in names])
 
@@ -547,32 +464,6 @@ def test_both_branches_start_and_a_resumed_run_needs_no_start(
     assert train.pretrain(run).start_step == 4
 
 
-def test_copies_in_the_split_to_score_later_are_told(tmp_path, caplog):
-    class_folders(tmp_path / "train", per_class=20)
-    class_folders(tmp_path / "test", per_class=5)
-    folder = {"dataset": f"folder:{tmp_path}", "split": "train"}
-    run = _options(tmp_path / "run", **folder, batch_size=16, epochs=1)
-    test_split.check(train.prepare(run))
-    assert "10 of the 10 images" in caplog.text
-    assert "`evaluate` refuses them" in caplog.text
-
-
-def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):
-    workdir, _ = finished
-    run = _options(tmp_path / "next", init_from=str(workdir), width=0.25)
-    with pytest.raises(
-        errors.UserError,
-        match=r"holds another encoder: \d+ variables .*such as stem_conv/ker",
-    ):
-        train.pretrain(run)
-    run = _options(
-        tmp_path / "next", init_from=str(workdir), encoder="resnet18"
-    )
-    with pytest.raises(errors.UserError, match=r"[1-9]\d* variables are"):
-        train.pretrain(run)
-    assert not (tmp_path / "next" / "checkpoints").exists()
-
-
 @pytest.mark.slow
 def test_validation_is_measured_on_what_was_cut_off(tmp_path):
     result = train.pretrain(
@@ -582,17 +473,6 @@ def test_validation_is_measured_on_what_was_cut_off(tmp_path):
     assert 0 < result.metrics["val_loss"] < 20
     assert 0 <= result.metrics["val_probe_accuracy"] <= 1
     assert _tags(tmp_path)["validation/loss/contrastive"] == [3]
-
-
-@pytest.mark.slow
-def test_bfloat16_trains_and_keeps_float32_weights(tmp_path):
-    result = train.pretrain(
-        _options(tmp_path, precision="mixed_bfloat16", epochs=1)
-    )
-    assert np.isfinite(result.metrics["loss"])
-    assert tf.keras.mixed_precision.global_policy().name == "float32"
-    encoder = checkpoints.load_encoder(checkpoints.load_run(str(tmp_path)))
-    assert encoder(tf.zeros([1, 8, 8, 3])).dtype == tf.float32
 
 
 def _folder(root, names, side=12):
@@ -632,20 +512,9 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_epochs_do_not_add_to_memory(tmp_path):
-    # A process of its own, in which nothing else comes and goes.
-    command = [sys.executable, "-m", "tests.memory_growth", str(tmp_path)]
-    # Each thread's own heap would grow and shrink by megabytes.
-    environment = os.environ | {"MALLOC_ARENA_MAX": "1"}
-    done = subprocess.run(
-        command, cwd=_ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    # A process of its own, in which nothing else comes and goes. Each thread's
+    # own heap would grow and shrink by megabytes.
+    words = [sys.executable, "-m", "tests.memory_growth", str(tmp_path)]
+    done = processes.run(words, variables={"MALLOC_ARENA_MAX": "1"})
     growth, lost = map(float, done.stdout.split()[-2:])
     assert growth - lost < 2 * 2**20
-
-
-def test_a_run_past_its_end_does_not_go_on():
-    run = train.prepare(_options("w"))
-    model = None  # Not used, since nothing is left.
-    seconds, metrics = train.fit(run, model, run.total_steps + 1)
-    assert seconds < 1 and metrics == {}

@@ -147,7 +147,10 @@ def _options(capsys, name, option):
         ),
         # Of a part of the user's own.
         (
-            ["--loss=json:dumps", "--loss_options=sort_keys=true;sort_keys=false"],
+            [
+                "--loss=json:dumps",
+                "--loss_options=sort_keys=true;sort_keys=false",
+            ],
             "loss_options",
             ["sort_keys=true", "sort_keys=false"],
         ),
