@@ -17,6 +17,7 @@ from tf_contrastive.base import errors, files
 
 # Begins to write argument 1, and waits to be killed.
 _HANG = """
+import sys
 from tf_contrastive.base import files
 with files.replacing(sys.argv[1]) as unfinished:
     open(unfinished, "w").write("half")
