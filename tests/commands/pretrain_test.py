@@ -53,7 +53,7 @@ def test_pretrain_takes_each_kind_of_dataset(name, others, data_dir, tmp_path):
     assert pretrained(tmp_path / "run", data_dir, name, *others) == 0
     config = (tmp_path / "run" / "config.flags").read_text()
     # A probe needs one label per image.
-    assert ("--noprobe" in config) == (name == _MULTI)
+    assert ("--probe=false" in config) == (name == _MULTI)
     if "randbit" in name:
         with small.encoder():
             done = run_command(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import datasets, tensorboard
+from tf_contrastive import tensorboard
 from tf_contrastive.base import terminal
 from tf_contrastive.callbacks.progress import (
     CollapseWarning,

@@ -155,12 +155,11 @@ def _interpreter(given: str) -> str:
             return candidate
     if not given and all(map(util.find_spec, ("jax", "libtpu"))):
         return sys.executable
-    needed = " ".join(installation.requirements("tpu-compile"))
     raise errors.UserError(
         f"{errors.arg('compile_for')}: there is no {candidate}: run"
-        " launch/install --tpu-compile in a clone, or install"
-        f" {needed or 'jax and libtpu'} in an environment of Python 3.12 or"
-        f" 3.13, and set {errors.arg('compile_python')} to its bin/python"
+        " launch/install --tpu-compile in a clone, or install the extra"
+        " tpu-compile in an environment of Python 3.12 or 3.13, and set"
+        f" {errors.arg('compile_python')} to its bin/python"
     )
 
 
