@@ -36,14 +36,15 @@ _FREE = {
 _INTRODUCTION = """\
 # Recipes
 
-Where the flagfiles of `configs/` differ from their authors' settings, and what
-they set where the authors state nothing. Every other option is as stated:
-`configs/authors.json` has each with its value and source, and a test compares
-them. `python tools/recipes.py` writes this page.
+Options of the flagfiles of `configs/` that differ from their authors' settings, or
+that the authors do not state. `configs/authors.json` has all others, each with its
+value and source; a test compares them. The header of each flagfile states under
+`Differs` how its run differs from the authors' code beyond options.
+`python tools/recipes.py` writes this page.
 
 An epoch has whole batches only, floor(n / B) steps. SimCLR's code trains
-n * epochs // B + 1 steps in all, SupCon's as many without the 1, SINCERE's
-ceil(n / B) in each epoch: up to 1 % more.
+n * epochs // B + 1 steps in all, SupCon's one less, and SINCERE's ceil(n / B) in
+each epoch: up to 1 % more.
 """
 
 Values = dict[str, Any]
@@ -164,7 +165,6 @@ def _text(value: Any) -> str:
 def document(content: dict[str, Any]) -> str:
     """Returns the text of docs/recipes.md: differences with their recipes."""
     options: dict[tuple[str, ...], list[str]] = {}
-    others: dict[tuple[str, ...], list[str]] = {}
     for name in (*content["recipes"], *content["evaluations"]):
         given: dict[tuple[str, ...], list[str]] = {}
         for option, entry in authors(name, content).items():
@@ -175,11 +175,8 @@ def document(content: dict[str, Any]) -> str:
                 given.setdefault(row, []).append(f"{option} {_text(value)}")
         for row, values in given.items():
             options.setdefault((", ".join(values), *row), []).append(name)
-        for text in differences(name, content):
-            others.setdefault((text,), []).append(name)
-    lines = [_INTRODUCTION, "## Options", ""]
+    lines = [_INTRODUCTION]
     lines += _table(("here", "authors", "reason"), options)
-    lines += ["", "## Beyond options", "", *_table(("difference",), others)]
     lines += ["", "## Sources", ""]
     lines += [f"- {key}: {text}" for key, text in content["sources"].items()]
     return "\n".join(lines) + "\n"

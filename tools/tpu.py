@@ -46,23 +46,19 @@ _OF_VIT = {"optimizer": "adamw", "learning_rate": 1.5e-4, "weight_decay": 0.1}
 _INTRODUCTION = """\
 # Memory and work of a training step on TPUs
 
-What the TPU's own compiler says of SimCLR's training step
+Estimates of the TPU's own compiler for SimCLR's training step
 (`configs/simclr_imagenet.flags`; transformers with AdamW): 224 pixels, {images}
 images of two views per core, mixed_bfloat16, colours changed on the device. No
 TPU was used, and nothing was measured. `python tools/tpu.py` writes this page;
-the guide [ImageNet on a TPU](guide/imagenet_tpu.md) compiles a run of your own.
+[`doctor --compile_for`](guide/imagenet_tpu.md#before-the-first-run) compiles a run of
+your own.
 
-Each program is that of one core, without collectives: on several cores the loss
-compares more images, and batch normalization and gradients are summed over the
-cores. A core of v4 is half a chip; one of v5e or v6e is a chip. Programs are
-compiled until their memory is assigned. The memory of their code comes on top:
-87 MiB for ResNet-50, and in proportion to the number of convolutions for the
-others. Milliseconds are lower bounds, by the chip's published operations and
-bytes per second; images per second follow from the longer of them. The largest
-batch is a multiple of 8 that fits without recomputation: larger ones do not
-fit, or only because the compiler computes activations twice.
-
-The bytes leave out the branch of batch normalization for the first steps.
+A program is that of one core, without collectives. A core of v4 is half a chip; one of
+v5e or v6e is a chip. The memory excludes the code: 87 MiB for ResNet-50. The bytes
+exclude the branch of batch normalization for the first steps. Milliseconds are lower
+bounds, by the chip's published operations and bytes per second; images per second
+follow from the longer of them. The largest batch is a multiple of 8 that fits without
+recomputation.
 """
 # Options on which the form of a step depends.
 _FORM = (

@@ -22,21 +22,19 @@ _OTHERS = "not_run.md"
 
 _INTRODUCTION = f"""# Results
 
-What the papers claim, and whether it was seen here: by small networks on two
-CPU cores, in minutes, where the papers trained for days. They can show the
-direction of an effect, not the papers' numbers. `python -m lab reproduce
---report` writes these pages from the result files in `{FOLDER}`.
+The papers' claims, tested with small networks on two CPU cores, in minutes. Such
+runs can show the direction of an effect, not the papers' numbers. `python -m lab
+reproduce --report` writes these pages from the result files in `{FOLDER}`.
 [CIFAR-10](guide/cifar10.md) compares SupCon, SimCLR and cross entropy at the
 largest size that was trained here; [other tables and figures\
 ]({FOLDER}/{_OTHERS}) have no result."""
-_RULE = f"""A verdict is on the paper's claim. Each of its parts is supported by
-*relations*: a difference of two settings, and the smallest effect that counts
-or the tolerance of a tie (the papers print no such bounds; they are this
-project's), tested over five seeds at p <= 0.05. What else was measured decides
-nothing: it is on the claim's page, and above if it is contradicted.
+_RULE = f"""Each part of a claim is supported by *relations*: a difference of two
+settings, and the smallest effect that counts or the tolerance of a tie (both are
+this project's), tested over five seeds at p <= 0.05. Other measurements decide
+nothing; they are listed above if they are contradicted.
 
-- **{verdicts.SHOWN}**: all relations hold. **{verdicts.PARTLY}**: those of some
-  parts do, which are named.
+- **{verdicts.SHOWN}**: all relations hold. **{verdicts.PARTLY}**: the relations of
+  the named parts hold.
 - **{verdicts.OPPOSITE}**: no part is shown, and a relation is significantly the
   other way, or a tie beyond its tolerance.
 - **{verdicts.NOT_SHOWN}**: neither. A difference may have the right direction,
@@ -124,9 +122,8 @@ def _summary(
     parts = [_INTRODUCTION, results_page.markdown(rows), _RULE]
     if open_ := [n for n, r in results.items() if results_page.edges(r)]:
         parts.append(
-            f"Rates of {', '.join(open_)} are not bracketed: the best is at an"
-            " edge of what was tried. `reproduce` now tries further ones, for"
-            " all arms alike, before it judges."
+            f"The best learning rates of {', '.join(open_)} are at an edge of"
+            " their grid."
         )
     return "\n\n".join(parts) + "\n"
 
