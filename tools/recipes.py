@@ -36,14 +36,14 @@ _FREE = {
 _INTRODUCTION = """\
 # Recipes
 
-Options of the flagfiles of `configs/` that differ from their authors' settings, or
-that the authors do not state. `configs/authors.json` has all others, each with its
-value and source; a test compares them. The header of each flagfile states under
-`Differs` how its run differs from the authors' code beyond options.
-`python tools/recipes.py` writes this page.
+Options of the flagfiles of `configs/` that differ from their authors'
+settings, or that the authors do not state. `configs/authors.json` has all
+others, each with its value and source; a test compares them. The header of
+each flagfile states under `Differs` how its run differs from the authors' code
+beyond options. `python tools/recipes.py` writes this page.
 
-An epoch has whole batches only, floor(n / B) steps. SimCLR's code trains
-n * epochs // B + 1 steps in all, SupCon's one less, and SINCERE's ceil(n / B) in
+An epoch has whole batches only, floor(n / B) steps. SimCLR's code trains n *
+epochs // B + 1 steps in all, SupCon's one less, and SINCERE's ceil(n / B) in
 each epoch: up to 1 % more.
 """
 

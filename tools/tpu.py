@@ -47,18 +47,18 @@ _INTRODUCTION = """\
 # Memory and work of a training step on TPUs
 
 Estimates of the TPU's own compiler for SimCLR's training step
-(`configs/simclr_imagenet.flags`; transformers with AdamW): 224 pixels, {images}
-images of two views per core, mixed_bfloat16, colours changed on the device. No
-TPU was used, and nothing was measured. `python tools/tpu.py` writes this page;
-[`doctor --compile_for`](guide/imagenet_tpu.md#before-the-first-run) compiles a run of
-your own.
+(`configs/simclr_imagenet.flags`; transformers with AdamW): 224 pixels,
+{images} images of two views per core, mixed_bfloat16, colours changed on the
+device. No TPU was used, and nothing was measured. `python tools/tpu.py` writes
+this page; [`doctor --compile_for`](guide/imagenet_tpu.md#before-the-first-run)
+compiles a run of your own.
 
-A program is that of one core, without collectives. A core of v4 is half a chip; one of
-v5e or v6e is a chip. The memory excludes the code: 87 MiB for ResNet-50. The bytes
-exclude the branch of batch normalization for the first steps. Milliseconds are lower
-bounds, by the chip's published operations and bytes per second; images per second
-follow from the longer of them. The largest batch is a multiple of 8 that fits without
-recomputation.
+A program is that of one core, without collectives. A core of v4 is half a
+chip; one of v5e or v6e is a chip. The memory excludes the code: 87 MiB for
+ResNet-50. The bytes exclude the branch of batch normalization for the first
+steps. Milliseconds are lower bounds, by the chip's published operations and
+bytes per second; images per second follow from the longer of them. The largest
+batch is a multiple of 8 that fits without recomputation.
 """
 # Options on which the form of a step depends.
 _FORM = (

@@ -22,19 +22,19 @@ _OTHERS = "not_run.md"
 
 _INTRODUCTION = f"""# Results
 
-The papers' claims, tested with small networks on two CPU cores, in minutes. Such
-runs can show the direction of an effect, not the papers' numbers. `python -m lab
-reproduce --report` writes these pages from the result files in `{FOLDER}`.
-[CIFAR-10](guide/cifar10.md) compares SupCon, SimCLR and cross entropy at the
-largest size that was trained here; [other tables and figures\
+The papers' claims, tested with small networks on two CPU cores, in minutes.
+Such runs can show the direction of an effect, not the papers' numbers. `python
+-m lab reproduce --report` writes these pages from the result files in
+`{FOLDER}`. [CIFAR-10](guide/cifar10.md) compares SupCon, SimCLR and cross
+entropy at the largest size that was trained here; [other tables and figures\
 ]({FOLDER}/{_OTHERS}) have no result."""
-_RULE = f"""Each part of a claim is supported by *relations*: a difference of two
-settings, and the smallest effect that counts or the tolerance of a tie (both are
-this project's), tested over five seeds at p <= 0.05. Other measurements decide
-nothing; they are listed above if they are contradicted.
+_RULE = f"""Each part of a claim is supported by *relations*: a difference of
+two settings, and the smallest effect that counts or the tolerance of a tie
+(both are this project's), tested over five seeds at p <= 0.05. Other
+measurements decide nothing; they are listed above if they are contradicted.
 
-- **{verdicts.SHOWN}**: all relations hold. **{verdicts.PARTLY}**: the relations of
-  the named parts hold.
+- **{verdicts.SHOWN}**: all relations hold. **{verdicts.PARTLY}**: the relations
+  of the named parts hold.
 - **{verdicts.OPPOSITE}**: no part is shown, and a relation is significantly the
   other way, or a tie beyond its tolerance.
 - **{verdicts.NOT_SHOWN}**: neither. A difference may have the right direction,

@@ -17,9 +17,9 @@ from tf_contrastive.model.input_wait import Throughput
 # deviation of the normalised embeddings, at most 1; of how much nearer
 # positives are than any two embeddings, as a fraction of their mean squared
 # distance; and of the loss around its chance level. On the digits
-# (configs/quickstart.flags, 16 to 40 epochs) collapsed runs end with a deviation
-# of 0.02, or of 0.11 to 0.18 and positives that are not nearer; healthy runs end
-# with 0.47 or more.
+# (configs/quickstart.flags, 16 to 40 epochs) collapsed runs end with a
+# deviation of 0.02, or of 0.11 to 0.18 and positives that are not nearer;
+# healthy runs end with 0.47 or more.
 _WARNING_EPOCHS = 3
 _ONE_POINT, NARROW_STD = 0.05, 0.3
 _NEARER_IF_NARROW, _NEARER = 0.1, 0.002
