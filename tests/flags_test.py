@@ -341,12 +341,10 @@ evaluate --saved_model=x -> --dataset=
 evaluate --saved_model=x --dataset=digits --watch
 evaluate --workdir=w --compare a -> --compare=a
 evaluate --workdir=w --compare a b -> --workdir=w
-evaluate --workdir=w --compare a b c -> --workdir=w
+evaluate --workdir=w --compare a b c -> --compare=a,b,c
 evaluate --compare a a -> --compare=a,a
 evaluate --workdir=w --linear_learning_rate=1 --linear_learning_rates=1
 evaluate --workdir=w --protocols=knn,linaer -> mean linear?
-evaluate --workdir=w --knn_weights=rank
-evaluate --workdir=w --knn_weights=exp --knn_temperature=0
 evaluate --workdir=w --transfer_datasets=aircraftt=folder:x -> mean aircraft?
 evaluate --workdir=w --transfer_datasets=cars=folder:x,plane=csv:y -> pets
 evaluate --workdir=w --transfer_datasets=aircraft -> =folder:

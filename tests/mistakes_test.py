@@ -98,7 +98,6 @@ _INPUTS = {
         "tf2onnx"
     ),
     "WITHOUT=pyarrow embed --workdir={run} --output={new}.parquet": "pyarrow",
-    "WITHOUT=pyarrow explore --embeddings={new}.parquet": "pyarrow",
     "embed --workdir={run} --output={file}/x.npz": "{file}/x.npz",
     "embed --workdir={run} --shard_size=100 --output={shards}/d.npz": (
         "{shards}/d.json"

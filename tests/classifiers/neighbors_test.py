@@ -1,7 +1,5 @@
 """Neighbours and prototypes against slow transcriptions."""
 
-import tracemalloc
-
 import blobs
 import numpy as np
 import pytest
@@ -61,16 +59,6 @@ def test_knn_equals_a_double_loop_across_blocks(
         np.testing.assert_array_equal(found, expected)
 
 
-def test_the_nearest_alone_votes_at_the_lowest_temperature():
-    train, train_labels = blobs.blobs(60, spread=2.0)
-    test, _ = blobs.blobs(40, spread=2.0, seed=1)
-    found = classifiers.knn(
-        train, train_labels, test, 20, weights="exp", temperature=1.2e-38
-    )
-    nearest = classifiers.knn(train, train_labels, test, 1)
-    np.testing.assert_array_equal(found, nearest)
-
-
 def test_votes_by_cosine_by_count_and_by_exp_differ():
     # Cosines 0.9, 0.5, 0.5 and 0.1, 0.1, 0.1 of classes 3, 1 and 0.
     cosines = np.array([0.9, 0.5, 0.5, 0.1, 0.1, 0.1])
@@ -108,29 +96,6 @@ def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
     np.testing.assert_allclose(
         products[:, 0], (queries @ bank.T).max(axis=1), rtol=1e-5
     )
-
-
-@pytest.mark.slow
-def test_knn_needs_memory_for_blocks_alone():
-    # 64 MiB of bank and 400 MiB of similarities, of which none is copied.
-    bank = np.random.default_rng(0).normal(size=(16_384, 1024))
-    bank = bank.astype(np.float32)
-    labels = np.arange(len(bank)) % 10
-    classifiers.knn(bank[:10], labels[:10], bank[:10], 1)
-    tracemalloc.start()
-    classifiers.knn(bank, labels, bank[:6400], 5)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 110 * 2**20  # Queries, a block of the bank, and of products.
-
-
-def test_a_class_without_neighbours_never_wins():
-    # All cosines are negative: an absent class's sum of 0 would be largest.
-    train = np.array([[-1.0, 0.1], [-1.0, -0.1], [0.9, -3.0]])
-    found = classifiers.knn(train, np.array([3, 3, 0]), [[1.0, 0.0]], k=3)
-    assert found[0] == 0  # 0.3 against -2.
-    found = classifiers.knn(train[:2], np.array([3, 7]), [[1.0, 0.0]], k=1)
-    assert found[0] == 3
 
 
 def test_ties_go_to_the_first_neighbour_and_the_smallest_class():

@@ -1,4 +1,4 @@
-"""The page of `explore` and its JSON, from a run and from files."""
+"""The page of `explore` and its JSON."""
 
 import json
 import re
@@ -12,7 +12,11 @@ import saved_run
 from image_helpers import photos
 from PIL import Image
 
-from tf_contrastive import __main__
+from tf_contrastive import __main__, datasets
+from tf_contrastive.config import fields
+from tf_contrastive.config.explore import Exploration
+from tf_contrastive.evaluation.explore import images, report
+from tf_contrastive.evaluation.explore import page as pages
 
 # Names that would run, or end the data, if they were taken for HTML.
 _EVIL = "<img src=x onerror=document.title=1>.png"
@@ -119,74 +123,29 @@ def test_every_image_has_neighbors_and_the_query_is_found(explored):
     assert first["class"] == every[first["id"]]["class"] == _FOLDERS[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", ["npz", "tfrecord", "parquet"])
-def test_files_of_embed_give_the_same_neighbors(format, explored, folder):
-    files = []
-    for split in ("train", "test"):
-        files.append(str(folder / f"{split}.{format}"))
-        flags = (
-            f"--workdir={folder / 'run'}",
-            f"--input=folder:{folder / 'photos'}",
-            f"--split={split}",
-            f"--output={files[-1]}",
-        )
-        assert _main("embed", *flags) == 0
-    output = folder / format
-    flags = (
-        f"--embeddings={','.join(files)}",
-        "--split=train,test",
-        f"--output={output}",
-    )
-    assert _main("explore", *flags) == 0
-    found, (_, expected) = _findings(output), explored
-    for name in ("exact_duplicates", "near_duplicates"):
-        assert [*map(_names, found[name])] == [*map(_names, expected[name])]
-    for ours, theirs in zip(
-        found["neighbors"], expected["neighbors"], strict=True
-    ):
-        assert ours["name"] == theirs["name"]
-        np.testing.assert_allclose(
-            ours["cosines"], theirs["cosines"], atol=1e-5
-        )
+# ---- Embeddings of random images ---------------------------------------------
 
 
-# ---- Files of embeddings -----------------------------------------------------
+def _of_arrays(h, labels=None, names=None, **options):
+    """The findings, and the page's text."""
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, [len(h), 8, 8, 3], np.uint8)
+    source = datasets.from_arrays(pixels, labels, names, unlabelled=True)
+    options = fields.replace(Exploration(), map="pca", **options)
+    split = images.of_source(source, h.astype(np.float32))
+    found = report.explore("arrays", [split], options)
+    return found, pages.write(found, [split], options.listed)
 
 
-def _of_arrays(folder, *flags, **arrays):
-    np.savez(folder / "own.npz", **arrays)
-    file = f"--embeddings={folder / 'own.npz'}"
-    output = f"--output={folder / 'out'}"
-    assert _main("explore", file, output, "--map=pca", *flags) == 0
-    return _findings(folder / "out")
+def _normal(rows):
+    return np.random.default_rng(0).normal(size=[rows, 4])
 
 
-def _normal(rows, seed=0):
-    return np.random.default_rng(seed).normal(size=[rows, 4]).astype("f")
-
-
-def test_embeddings_alone_need_no_images_and_no_labels(tmp_path):
-    h = _normal(30)
-    h[7] = 3 * h[3]
-    h[9] = h[8]
-    found = _of_arrays(tmp_path, embeddings=h)
-    ids = [
-        [image["id"] for image in group["images"]]
-        for name in ("exact_duplicates", "near_duplicates")
-        for group in found[name]
-    ]
-    assert ids == [[8, 9], [3, 7]]
-    assert found["copies_by"] == "embeddings"
-    assert "suspects" not in found
-    assert found["neighbors"][0]["class"] is None
-
-
-def test_the_json_has_all_and_the_page_what_is_listed(tmp_path):
+def test_the_json_has_all_and_the_page_what_is_listed():
     h = _normal(60)
-    flags = ("--listed=5", "--map_images=7", "--neighbors=3")
-    labels = np.arange(60) % 3
-    found = _of_arrays(tmp_path, *flags, embeddings=h, labels=labels)
+    found, text = _of_arrays(
+        h, np.arange(60) % 3, listed=5, map_images=7, neighbors=3
+    )
     cosines = (unit := h / np.linalg.norm(h, axis=1, keepdims=True)) @ unit.T
     nearest = np.argsort(-cosines - 3 * np.eye(60))[:, 1:4]
     assert [x["id"] for x in found["outliers"]] == np.argsort(
@@ -198,36 +157,29 @@ def test_the_json_has_all_and_the_page_what_is_listed(tmp_path):
     low, high = (f(found["map"]["places"], axis=0) for f in (np.min, np.max))
     np.testing.assert_allclose(low, -high, atol=1e-4)
     assert max(high) == pytest.approx(0.5, abs=1e-4)
-    text = (tmp_path / "out" / "explore.html").read_text()
     page = json.loads(text.partition('id="data">')[2].partition("</")[0])
     assert [len(page[x]) for x in ("outliers", "suspects")] == [5, 5]
     assert page["totals"]["outliers"] == 60
     assert 7 < len(page["neighbors"]) < 60
 
 
-def test_classes_are_the_labels_that_occur(tmp_path):
-    labels = np.tile([0, 5_000_000_000, -1], 10)
-    found = _of_arrays(tmp_path, embeddings=_normal(30), labels=labels)
-    assert found["classes"] == ["0", "5000000000"]
-    names = [image["class"] for image in found["neighbors"]]
-    assert names == ["0", "5000000000", None] * 10
-    page = tmp_path / "out" / "explore.html"
-    assert page.stat().st_size < 100_000
+def test_without_labels_there_are_no_suspects():
+    found, _ = _of_arrays(_normal(30))
+    assert "suspects" not in found
+    assert found["neighbors"][0]["class"] is None
 
 
-def test_a_label_that_no_neighbor_has_is_the_first_suspect(tmp_path):
+def test_a_label_that_no_neighbor_has_is_the_first_suspect():
     evil = "</script><script>document.title=2</script>"
     random = np.random.default_rng(0)
     h = np.repeat(np.eye(3), 20, axis=0) + 0.1 * random.normal(size=[60, 3])
     labels = np.repeat([0, 1, 2], 20)
     labels[17] = 2
-    names = ["a", "b", evil]
-    found = _of_arrays(tmp_path, embeddings=h, labels=labels, label_names=names)
+    found, text = _of_arrays(h, labels, ["a", "b", evil])
     (suspect,) = found["suspects"]
     assert (suspect["id"], suspect["class"]) == (17, evil)
     assert (suspect["vote"], suspect["missing"]) == ("a", 1)
-    html = (tmp_path / "out" / "explore.html").read_text()
-    assert html.count("</script>") == 2
+    assert text.count("</script>") == 2
 
 
 # ---- Errors ------------------------------------------------------------------
@@ -252,12 +204,7 @@ def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
     output = f"--output={tmp_path / 'out'}"
     cases = {
         (): "--workdir",
-        (run, "--embeddings=x.npz"): "--embeddings",
         ("--saved_model=x",): "--dataset",
-        ("--embeddings=x.npz", "--query=x.png"): "--query=x.png",
-        ("--embeddings=x.npz", "--dataset=digits"): "--dataset=digits",
-        ("--embeddings=x.npz", "--split=a,b"): "--split=a,b",
-        (f"--embeddings={tmp_path}/absent.npz",): "absent.npz",
         (run, photographs, f"--query={tmp_path}/absent"): "absent",
         (run, photographs, f"--query={tmp_path}/empty"): "empty",
         (run, photographs, f"--query={tmp_path}/broken.png"): "broken.png",
@@ -272,33 +219,6 @@ def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
         named = any(flag.startswith("--output") for flag in flags)
         message = _refused(capsys, *flags, *([] if named else [output]))
         assert text in message, (flags, message)
-    assert not (tmp_path / "out" / "explore.html").exists()
-
-
-def test_odd_files_of_embeddings_get_one_line(tmp_path, capsys):
-    h = _normal(40)
-    bad = h.copy()
-    bad[30, 1] = np.nan
-    np.save(tmp_path / "one.npy", np.ones([1, 2]))
-    np.save(tmp_path / "flat.npy", np.ones([4]))
-    np.save(tmp_path / "nan.npy", bad)
-    np.save(tmp_path / "wide.npy", np.eye(5))
-    np.savez(tmp_path / "text.npz", embeddings=h, labels=["a", "b"] * 20)
-    np.savez_compressed(tmp_path / "whole.npz", embeddings=np.tile(h, (50, 1)))
-    np.savez(tmp_path / "int.npz", embeddings=h, labels=[0, 1] * 20)
-    content = (tmp_path / "whole.npz").read_bytes()
-    (tmp_path / "half.npz").write_bytes(content[: len(content) // 2])
-    for files, text in {
-        "one.npy": "at least two",
-        "flat.npy": "[4]",
-        "nan.npy": "row 30",
-        "text.npz": "whole numbers",
-        "half.npz": "half.npz",
-        "int.npz,wide.npy": "wide.npy 5",
-    }.items():
-        paths = ",".join(str(tmp_path / file) for file in files.split(","))
-        output = f"--output={tmp_path / 'out'}"
-        assert text in _refused(capsys, f"--embeddings={paths}", output)
     assert not (tmp_path / "out" / "explore.html").exists()
 
 
@@ -331,7 +251,7 @@ _PARTS = ("map", "exact", "near", "outliers", "queries", "images")
 def test_every_part_of_the_page_fits_and_logs_no_error(page, width, dark):
     for part in _PARTS:
         driver = _open(page, f"{part}/3", width, dark)
-        wide, back, images, tabs = driver.execute_async_script(
+        wide, back, images, tabs, below = driver.execute_async_script(
             """
             const done = arguments[0];
             const images = [...document.querySelectorAll("img")];
@@ -341,11 +261,15 @@ def test_every_part_of_the_page_fits_and_logs_no_error(page, width, dark):
               getComputedStyle(document.body).backgroundColor,
               images.length,
               [...document.querySelectorAll("nav a")].map(
-                (tab) => tab.getBoundingClientRect().right)]));
+                (tab) => tab.getBoundingClientRect().right),
+              byId("detail").getBoundingClientRect().top
+                - byId("tabs").getBoundingClientRect().bottom]));
             """
         )
         assert wide <= width
         assert max(tabs) <= width
+        # On a narrow page the chosen image does not cover the tabs.
+        assert below > 0 or width > 700
         assert (sum(map(int, re.findall(r"\d+", back))) < 380) == dark
         assert images > 10
         assert not driver.get_log("browser")
@@ -407,9 +331,9 @@ def test_the_map_shows_and_chooses_images(page):
 
 
 def test_images_without_a_class_are_rings_of_the_legend(page, tmp_path):
-    labels = np.arange(90) % 9 - 1
-    _of_arrays(tmp_path, embeddings=_normal(90), labels=labels)
-    address = f"file://{tmp_path / 'out' / 'explore.html'}"
+    _, text = _of_arrays(_normal(90), np.arange(90) % 9 - 1)
+    (tmp_path / "explore.html").write_text(text)
+    address = f"file://{tmp_path / 'explore.html'}"
     driver = _open((page[0], address), "map")
     legend = driver.execute_script(
         "return [...document.querySelectorAll('.legend > span')].map("

@@ -1,7 +1,5 @@
 """Evaluation contexts: each example is embedded and scored once."""
 
-import dataclasses
-
 import contexts
 import numpy as np
 import pytest
@@ -105,22 +103,6 @@ def test_a_split_is_embedded_once():
     assert len(calls) == 2  # Two splits.
 
 
-def test_views_are_of_every_image_once_and_repeat():
-    scored = _subject(embedding_batch_size=8, augmentation="none")
-    walks = []
-    for _ in range(2):
-        parts = list(scored.images.views(scored.data.train))
-        views, labels = (
-            np.concatenate(part) for part in zip(*parts, strict=True)
-        )
-        assert views.shape == (53, 2, 8, 8, 3)
-        for v in range(2):
-            assert _numbers(views[:, v].reshape(53, -1)) == list(range(53))
-        assert labels.tolist() == (np.arange(53) % 5).tolist()
-        walks.append(views)
-    np.testing.assert_array_equal(*walks)
-
-
 def test_augmented_views_differ_by_seed_and_by_view_not_by_batch():
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, [11, 8, 8, 3], np.uint8)
@@ -135,20 +117,6 @@ def test_augmented_views_differ_by_seed_and_by_view_not_by_batch():
     np.testing.assert_array_equal(base, views(embedding_batch_size=11))
     assert np.abs(base[:, 0] - base[:, 1]).max() > 0.1
     assert np.abs(base - views(seed=1)).max() > 0.1
-
-
-def test_labels_are_known_without_images():
-    def unreadable(record):
-        raise AssertionError("an image is decoded")
-
-    labelled, plain = _numbered(), datasets.from_arrays(np.zeros([4, 8, 8, 3]))
-    scored = _subject(
-        train=dataclasses.replace(labelled, decode=unreadable),
-        test=dataclasses.replace(plain, decode=unreadable),
-    )
-    assert scored.labels("train").tolist() == (np.arange(53) % 5).tolist()
-    assert scored.labels("test").tolist() == [-1] * 4
-    assert scored.subject.width == 192
 
 
 def test_a_stream_is_of_the_chosen_rows_alone():

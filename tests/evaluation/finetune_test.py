@@ -4,25 +4,19 @@ import contexts
 import digit_networks
 import numpy as np
 import pytest
-import saved_run
 import tensorflow as tf
 
 from tf_contrastive import (
-    checkpoints,
     classifiers,
     datasets,
     embedding,
     encoders,
-    exporting,
 )
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import finetune, protocols
-from tf_contrastive.evaluation.context import Data, EvaluationContext
-from tf_contrastive.evaluation.subject import Subject
 
 
 def test_subsets_are_balanced_nested_and_seeded():
@@ -202,28 +196,6 @@ def test_rates_are_chosen_on_held_out_labels():
     assert alone is recipes[0] and not scores
 
 
-@pytest.mark.slow
-def test_a_diverging_recipe_is_skipped_or_an_error():
-    scored = digit_networks.subject()
-    recipes = [
-        finetune.Recipe(steps=12, learning_rate=rate, augmentation="none")
-        for rate in (1e30, 0.01)
-    ]
-    best, scores = finetune.select_recipe(
-        scored, np.arange(100), recipes, trained=True
-    )
-    assert best is recipes[1]
-    assert scores[0] is None
-    with pytest.raises(errors.DivergedError):
-        finetune.train(scored, np.arange(100), recipes[0], trained=True)
-    # The only loss is finite, and the weights that the step leaves are not.
-    last = finetune.Recipe(
-        steps=1, learning_rate=1e38, weight_decay=1e10, augmentation="none"
-    )
-    with pytest.raises(errors.DivergedError):
-        finetune.train(scored, np.arange(100), last, trained=True)
-
-
 def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
     class _Model:
         losses = ()
@@ -255,71 +227,3 @@ def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
         [("finetune", "100%")],
         [("knn", "k=1"), ("knn", "k=5")],
     ]
-
-
-def test_an_encoder_without_a_copy_names_workdir():
-    bare = contexts.make(
-        digit_networks.network(),
-        digit_networks.source(slice(0, 40)),
-        digit_networks.source(slice(40, 80)),
-    )
-    assert "workdir" in protocols.missing("finetune", bare)
-    assert protocols.missing("finetune", digit_networks.subject()) is None
-    with pytest.raises(errors.UserError, match="workdir"):
-        finetune.train(
-            bare, np.arange(20), finetune.Recipe(1, 0.1), trained=True
-        )
-
-
-@pytest.mark.slow
-def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
-    saved_run.make(tmp_path / "run")
-    exporting.export(str(tmp_path / "run"), str(tmp_path / "export"))
-    found = checkpoints.load_run(str(tmp_path / "run"))
-    data = (
-        digit_networks.source(slice(0, 200)),
-        digit_networks.source(slice(200, 400)),
-    )
-    options = Scoring.of(scale="cpu")
-    of_run = contexts.of_run(found, *data, options)
-    of_export = EvaluationContext(
-        Subject.of_export(str(tmp_path / "export")), Data(*data), options
-    )
-    assert (
-        of_export.subject.width
-        == of_run.subject.width
-        == of_run.subject.encoder.output_shape[-1]
-    )
-    before = embedding.checksum(of_export.subject.encoder)
-    recipe = finetune.Recipe(
-        steps=6,
-        learning_rate=0.1,
-        weight_decay=0.01,
-        batch_size=50,
-        augmentation="none",
-    )
-    rows = np.arange(0, 200, 2)
-    run, export = (
-        finetune.train(one, rows, recipe, trained=True)
-        for one in (of_run, of_export)
-    )
-    np.testing.assert_allclose(export.losses, run.losses, rtol=1e-4)
-    assert export.losses[-1] != export.losses[0]
-    # All weights have moved, and all statistics with them.
-    tuned, untouched = (
-        {v.name: v.numpy() for v in encoder.variables}
-        for encoder in (export.encoder, of_export.subject.encoder)
-    )
-    moved = [name for name in tuned if (tuned[name] != untouched[name]).any()]
-    assert len(moved) == len(tuned)
-    np.testing.assert_allclose(export.head.kernel, run.head.kernel, atol=1e-4)
-    # An export's moving variances have Bessel's correction, a run's have not.
-    scores = [
-        one.scores(of, of.images.plain(of.data.test)).scores
-        for one, of in ((run, of_run), (export, of_export))
-    ]
-    np.testing.assert_allclose(*scores, atol=0.02)
-    assert embedding.checksum(of_export.subject.encoder) == before
-    assert protocols.missing("finetune", of_export) is None
-    # It has no random weights to compare with.
-    assert not of_export.subject.has_new_encoder(trained=False)

@@ -15,15 +15,14 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, embedding
+from tf_contrastive import checkpoints, embedding
 from tf_contrastive import train as training
 from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.embedding import Embedder
-from tf_contrastive.evaluation import linear_stage, protocols
+from tf_contrastive.evaluation import linear_stage
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -194,20 +193,6 @@ def test_the_same_command_again_repeats_what_it_found(both, capsys):
     assert _read(workdir / "linear.json") == before
 
 
-@pytest.mark.slow
-def test_a_finished_run_takes_another_linear_stage(begun, capsys):
-    assert command.run(_options(begun, **_SECOND)) == 0
-    other = {**_SECOND, "linear_optimizer": "adam", "linear_epochs": 3}
-    assert command.run(_options(begun, **other)) == 0
-    assert "is finished: step 8 of 8" in capsys.readouterr().out
-    (result,) = _read(begun / "linear.json")["results"]
-    assert result["hyperparameters"]["optimizer"] == "adam"
-    assert "--linear_optimizer=adam\n" in (begun / "config.flags").read_text()
-    # The state of the former was of no use.
-    newest, _ = checkpoints.newest(str(begun / linear_stage.STATE))
-    assert checkpoints.step_of(newest) == 3
-
-
 # Those of the schedule are below.
 
 
@@ -219,36 +204,6 @@ def test_a_finished_run_takes_another_linear_stage(begun, capsys):
 
 class _Killed(Exception):
     pass
-
-
-@pytest.mark.slow
-def test_a_run_killed_between_its_stages_goes_on(both, tmp_path, monkeypatch):
-    def kill(*_, **__):
-        raise _Killed
-
-    with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(linear_stage, "run", kill)
-        command.run(_options(tmp_path, **_SECOND))
-    loss = _read(tmp_path / "pretrain.json")["loss"]
-    assert not (tmp_path / "linear.json").exists()
-    fit = training.fit
-    trained = []
-
-    def counted(run, model, start_step, *others):
-        trained.append(run.total_steps - start_step)
-        return fit(run, model, start_step, *others)
-
-    monkeypatch.setattr(training, "fit", counted)
-    assert command.run(_options(tmp_path, **_SECOND)) == 0
-    assert trained == [0]
-    found, expected = (_read(w / "linear.json") for w in (tmp_path, both[0]))
-    assert _scores(found) == _scores(expected)
-    assert found["checksum"] == expected["checksum"]
-    _assert_same(_classifier(tmp_path), _classifier(both[0]))
-    # What the first process found is still there.
-    rows = _read(tmp_path / "pretrain.json")
-    assert rows["loss"] == loss
-    assert rows["linear_top1"] == round(_scores(expected)[0], 4)
 
 
 @pytest.mark.slow
@@ -307,52 +262,7 @@ def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
     assert sorted(steps) == [4 * n for n in range(1, 7)]
 
 
-def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
-    execute = Embedder.steps
-
-    def signalled(*args):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return execute(*args)
-
-    monkeypatch.setattr(Embedder, "steps", signalled)
-    with pytest.raises(errors.InterruptedRunError, match="at epoch 0"):
-        _stage(first[1], begun)
-
-
 # ---- Mistakes ----------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_diverged_stage_names_its_flag(first, begun):
-    with pytest.raises(errors.UserError, match="linear_learning_rate"):
-        _stage(
-            first[1],
-            begun,
-            linear_learning_rate=1e30,
-            linear_weight_decay=1e30,
-        )
-    # The encoder is there: another rate is all it takes.
-    assert _scores(_stage(first[1], begun))[0] > 0.2
-
-
 # ---- The run's own classifier ------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_classifier_of_a_run_is_scored(tmp_path):
-    options = {"loss": "cross_entropy", "views": 1, "optimizer": "sgd"}
-    training.pretrain(_options(tmp_path, learning_rate=0.05, **options))
-    run = checkpoints.load_run(str(tmp_path))
-    splits = (datasets.source("digits", name) for name in ("train", "test"))
-    scored = contexts.of_run(run, *splits)
-    (row,) = protocols.run(scored, ["head"])["results"]
-    kernel, bias = (
-        tf.train.load_variable(
-            run.checkpoint, f"projection_head/{name}/.ATTRIBUTES/VARIABLE_VALUE"
-        )
-        for name in ("kernel", "bias")
-    )
-    h, labels = scored.embeddings("test")
-    right = (h @ kernel + bias).argmax(1) == labels
-    assert row["top1"] == pytest.approx(right.mean())
-    assert 0 < row["top1"] < 1

@@ -117,22 +117,3 @@ def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
             _evaluate(**given, train_split="train", test_split="train[90%:]")
         for words in ("has 144 image(s) of", "such as train_split=train[:90%]"):
             assert words in str(caught.value)
-
-
-@pytest.mark.slow
-def test_images_of_a_target_that_the_run_was_trained_on_are_refused(tmp_path):
-    class_folders(tmp_path / "images" / "train", per_class=20)
-    class_folders(tmp_path / "images" / "test", per_class=20, start=50)
-    name = f"folder:{tmp_path}/images"
-    run = str(tmp_path / "run")
-    source = datasets.source(name, "test")
-    saved_run.make(run, source, loss=_LABELLED, dataset=name, split="test")
-    options = Evaluate.of(
-        scale="cpu",
-        protocols="transfer",
-        transfer_datasets=f"pets={name}",
-        workdir=run,
-        test_split="train",
-    )
-    with pytest.raises(errors.UserError, match="trained on 40 of the 40"):
-        command.run(options)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tf_contrastive import evaluation
+from tf_contrastive.base.errors import UserError
 from tf_contrastive.evaluation import separation
 
 _RNG = np.random.RandomState(0)
@@ -50,6 +51,16 @@ def test_orthogonal_classes_have_margin_one():
     mixed = np.arange(15) % 2
     margin = evaluation.separation_margin(axes, mixed, axes, mixed)
     assert margin["mean"] == pytest.approx(0.0)
+
+
+def test_labels_that_are_no_class_ids_are_refused():
+    axes, labels = np.eye(3, dtype=np.float32), np.array([0, 1, 2**24 - 1])
+    margin = evaluation.separation_margin(axes, labels, axes, labels)
+    assert len(margin["per_class"]) == 2**24
+    for label in (2**24, 2**40):
+        labels[2] = label
+        with pytest.raises(UserError, match="class ids"):
+            evaluation.separation_margin(axes, labels, axes, labels)
 
 
 def test_absent_classes_have_no_margin():

@@ -1,7 +1,5 @@
 """Intervals and tests against slow resampling, SciPy, the papers' numbers."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,16 +118,6 @@ def test_intervals_equal_resampling_rows():
 # ---- The verdict -------------------------------------------------------------
 
 
-def test_holms_correction():
-    # Each p times those that are left, and no less than the one before.
-    assert statistics.holm([0.01, 0.04, 0.03]) == pytest.approx(
-        [0.03, 0.06, 0.06]
-    )
-    assert statistics.holm([0.02]) == [0.02]
-    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert statistics.holm([]) == []
-
-
 def test_verdicts():
     a, b = _answers(2000, gain=0.1)
     assert evaluation.compare(a, b)["verdict"] == "better"
@@ -148,18 +136,6 @@ def test_verdicts():
 
 
 # ---- The package -------------------------------------------------------------
-
-
-def test_evaluation_imports_nothing_until_it_is_used():
-    code = (
-        "import sys; from tf_contrastive import evaluation\n"
-        "heavy = 'tensorflow', 'scipy', 'sklearn', 'matplotlib'\n"
-        "assert not any(name in sys.modules for name in heavy)\n"
-        "evaluation.bootstrap_difference([True], [False])\n"
-        "assert 'numpy' in sys.modules\n"
-        "sys.exit(any(name in sys.modules for name in heavy))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=_PACKAGE)
 
 
 def test_every_name_of_the_package_is_there():

@@ -95,41 +95,6 @@ def test_transfer_has_the_preprocessing_of_its_paper(
     assert used == expected  # Of linear, and of fine-tuning.
 
 
-def test_parts_of_transfer_come_one_at_a_time(monkeypatch):
-    _only(
-        monkeypatch,
-        {
-            (name, split): digit_networks.source(slice(50))
-            for name in ("cifar10", "oxford_iiit_pet")
-            for split in ("train", "test")
-        },
-    )
-
-    def linear(other, target, *args):
-        if target.dataset != "cifar10":
-            raise errors.UserError("a damaged dataset")
-        return {"top1": 0.5}
-
-    def diverging(*args, **options):
-        raise errors.DivergedError("at every learning rate")
-
-    monkeypatch.setattr(transfer, "_linear", linear)
-    monkeypatch.setattr(transfer, "_finetune", diverging)
-    monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
-    parts = contexts.measure(
-        "transfer", digit_networks.subject(), methods=["finetune", "linear"]
-    )
-    # Fine-tuning is left out; what comes later does not lose this result.
-    name, error = next(parts)
-    assert name == "cifar10 finetune"
-    assert isinstance(error, errors.DivergedError)
-    part = {"top1": 0.5, "dataset": "cifar10"}
-    assert next(parts) == ("cifar10 linear", part)
-    assert next(parts)[0] == "pets finetune"
-    with pytest.raises(errors.UserError, match="damaged"):
-        next(parts)
-
-
 @pytest.mark.slow
 def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     said = []
@@ -254,31 +219,6 @@ def test_a_target_may_be_a_folder_with_the_metric_of_its_name(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("splits", "words"),
-    [
-        ({"train": _TRAIN}, ["no split 'test'", "train"]),
-        ({"train": _TRAIN, "test": slice(20, 80)}, ["40 of the 60", "copies"]),
-        (
-            {"train": _TRAIN, "val": slice(100, 130), "test": slice(90, 130)},
-            ["30 of the 40", "copies", "split=validation"],
-        ),
-    ],
-)
-def test_folders_that_cannot_be_scored_are_refused_before_the_work(
-    splits, words, tmp_path
-):
-    root = _write(tmp_path / "images", splits)
-    scored = digit_networks.subject(
-        transfer_datasets=f"aircraft=folder:{root}", transfer_methods="linear"
-    )
-    with pytest.raises(errors.UserError) as caught:
-        protocols.missing("transfer", scored)
-    for word in words:
-        assert word in str(caught.value)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["supcon", "ntxent"])
 def test_a_target_that_the_encoder_was_trained_on_is_refused_or_told(
     loss, tmp_path
@@ -350,25 +290,6 @@ def _voc(tmp_path_factory):
         },
     )
     return str(folder)
-
-
-def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
-    read = tfds_source.label_sets(
-        "voc/2007", "train+validation", _voc, "labels"
-    )
-    assert read.shape == (280, 5)
-    source = datasets.source("voc/2007", "train+validation", data_dir=_voc)
-    assert not source.info.has_labels
-    images, labels = digit_networks.digits()
-    images, labels = images[labels < 5], labels[labels < 5]
-    of_left = {image.tobytes(): n for n, image in enumerate(images)}
-    for row, example in zip(
-        read, source.examples().as_numpy_iterator(), strict=True
-    ):
-        left = of_left[example["image"][:, :8, 0].tobytes()]
-        assert set(np.flatnonzero(row)) == set(labels[[left, left + 300]])
-    with pytest.raises(errors.UserError, match="no feature 'label', only"):
-        tfds_source.label_sets("voc/2007", "train", _voc, "label")
 
 
 @pytest.mark.slow

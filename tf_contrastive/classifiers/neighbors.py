@@ -11,7 +11,7 @@ from tf_contrastive.classifiers.embedding_arrays import (
     check_train_and_test,
     normalize,
 )
-from tf_contrastive.config.protocols import KNN, KNN_K, KNN_WEIGHTS
+from tf_contrastive.config.protocols import KNN_K
 
 # Sides of the blocks of similarities, 16 MiB of float32 each, small enough for
 # the processor's caches.
@@ -71,7 +71,7 @@ def _search(
 
 # Cosines float32 [b, k] of neighbours, best first, and a temperature -> weights
 # of their votes. A common factor of a row's weights does not matter.
-_WEIGHTS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+WEIGHTS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "cosine": lambda cosines, temperature: cosines,
     "uniform": lambda cosines, temperature: np.ones_like(cosines),
     # Relative to the nearest one, so that none overflows.
@@ -87,8 +87,8 @@ def knn(
     test_embeddings: np.ndarray,
     k: int | Sequence[int] = KNN_K,
     *,
-    weights: str = KNN.weights,
-    temperature: float = KNN.temperature,
+    weights: str = "cosine",
+    temperature: float = 0.07,
 ) -> np.ndarray | list[np.ndarray]:
     """Predicts the class whose neighbours have the largest sum of weights.
 
@@ -107,8 +107,8 @@ def knn(
     ks = np.atleast_1d(k).tolist()
     if not ks or any(type(one) is not int or one < 1 for one in ks):
         raise errors.UserError(f"k={k}: use whole numbers of at least 1")
-    if weights not in KNN_WEIGHTS:
-        raise errors.unknown("weights", weights, KNN_WEIGHTS)
+    if weights not in WEIGHTS:
+        raise errors.unknown("weights", weights, WEIGHTS)
     if not temperature > 0:
         raise errors.UserError(
             f"{errors.arg('temperature', temperature)}: must be above 0"
@@ -124,7 +124,7 @@ def knn(
     classes, index = np.unique(labels, return_inverse=True)
     votes = [
         _votes(
-            _WEIGHTS[weights](
+            WEIGHTS[weights](
                 cosines[start : start + _QUERY_BLOCK], temperature
             ),
             index[rows[start : start + _QUERY_BLOCK]],

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import os
-import string
 import time
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tf_contrastive import checkpoints
+    from tf_contrastive.evaluation import scoring
 
 COMPARISON_FILE = "comparison.json"
-_LETTERS = string.ascii_uppercase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +89,11 @@ class Evaluate(Scoring):
                 f"{arg('watch')} needs {arg('workdir', 'RUN')}: an export gets"
                 " no new checkpoints"
             )
+        if e.watch and "all" in checks.split_list(e.protocols):
+            raise UserError(
+                f"{arg('watch')} and {arg('protocols', e.protocols)}: name the"
+                " protocols"
+            )
         if e.watch and self.devices.strategy == "multiworker":
             raise UserError(
                 f"{arg('watch')} and {arg('strategy', 'multiworker')}: new"
@@ -117,7 +121,7 @@ def run(options: Evaluate) -> int:
 
     def score(run: "checkpoints.Run | None") -> None:
         setting = scoring.open_setting(options, strategy, run)
-        scoring.score(setting, run, setting.report(run))
+        scoring.score(setting, run)
         for source in (setting.data.train, setting.data.test):
             for name in source.info.bad_images:
                 terminal.info(f"left out, cannot be read: {name}")
@@ -162,24 +166,19 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
     from tf_contrastive.evaluation import report, scoring
 
     workdir = options.evaluation.workdir
-    names = checks.split_list(options.evaluation.protocols)
-    # What "all" stands for is not known before it is measured.
-    required = None
-    if "all" not in names:
-        required = {
-            f"{name}@{options.version_of(name)}": files.as_json(
-                options.recorded(name)
-            )
-            for name in names
-        }
+    required = {
+        f"{name}@{options.version_of(name)}": files.as_json(
+            options.recorded(name)
+        )
+        for name in checks.split_list(options.evaluation.protocols)
+    }
     run: checkpoints.Run | None = None
-    baseline: report.Report | None = None
     ended: set[int] = set()  # Steps that were scored here, or skipped.
     count = 0
 
     def is_done(step: int) -> bool:
-        if step in ended or required is None:
-            return step in ended
+        if step in ended:
+            return True
         facts = setting.facts(step)
         measured = report.measured(setting.folder or "", facts)
         return measured is not None and measured | required == measured
@@ -207,70 +206,67 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
                 ):
                     continue  # It is still being written.
                 ended.add(at.step)
-                result = setting.report(at, baseline)
-                try:
-                    scoring.score(setting, at, result)
-                except DivergedError as error:
-                    # The other results are written, and later checkpoints may
-                    # not diverge.
-                    terminal.warning(f"step {at.step:,}: {error.marked}")
-                except checkpoints.DeletedCheckpointError:
-                    terminal.info(
-                        f"step {at.step:,}: skipped, its checkpoint was deleted"
-                        " before it could be read"
-                    )
-                    continue
-                baseline = baseline or result
-                count += 1
+                count += _scored(setting, at)
             if is_done(run.last_step):
                 break
         time.sleep(options.evaluation.watch_every_seconds)
     terminal.info(f"the run has ended: {count} checkpoint(s) scored")
 
 
+def _scored(setting: "scoring.Setting", run: "checkpoints.Run") -> bool:
+    """Scores a checkpoint; returns whether it could be read."""
+    from tf_contrastive import checkpoints
+    from tf_contrastive.evaluation import scoring
+
+    try:
+        scoring.score(setting, run)
+    except DivergedError as error:
+        # The other results are written, and later checkpoints may not diverge.
+        terminal.warning(f"step {run.step:,}: {error.marked}")
+    except checkpoints.DeletedCheckpointError:
+        terminal.info(
+            f"step {run.step:,}: skipped, its checkpoint was deleted before it"
+            " could be read"
+        )
+        return False
+    return True
+
+
 # ---- Comparing ---------------------------------------------------------------
 
 
 def _compare(evaluation: Evaluation) -> int:
-    """Prints which of each two encoders is better, by each protocol."""
+    """Prints which of two encoders is better, by each protocol."""
     from tf_contrastive.evaluation import comparison
     from tf_contrastive.evaluation.report import ADVICE, row_name
 
-    names = checks.split_list(evaluation.compare)
-    report = comparison.compare_all(names, evaluation.seed)
-    letters = dict(zip(names, _LETTERS, strict=False))
-    headings = ("protocol", "version", "encoders", "the first is")
-    numbers = ("first", "second", "difference", "95 %", "p", "images")
+    a, b = checks.split_list(evaluation.compare)
+    report = comparison.compare(a, b, evaluation.seed)
+    headings = ("protocol", "version", "A is", "A", "B")
+    numbers = ("A - B", "95 %", "p", "images")
     rows = [
         (
             row_name(row),
             row["version"],
-            f"{letters[row['a']]} - {letters[row['b']]}",
             row["verdict"],
             f"{row['top1_a']:.4f}",
             f"{row['top1_b']:.4f}",
             f"{row['difference']:+.4f}",
             f"{row['low']:+.4f}..{row['high']:+.4f}",
-            f"{row['p_corrected']:.5f}",
+            f"{row['p_value']:.5f}",
             f"{row['examples']:,}",
         )
         for row in report["results"]
     ]
     for line in report["warnings"]:
         terminal.warning(line)
-    for name, letter in letters.items():
-        print(f"{letter}: {name}")
-    print(terminal.format_table([(*headings, *numbers), *rows], texts=range(4)))
+    print(f"A: {a}\nB: {b}")
+    print(terminal.format_table([(*headings, *numbers), *rows], texts=range(3)))
     for row in report["left_out"]:
-        print(
-            f"left out: {letters[row['a']]} - {letters[row['b']]}"
-            f" {row_name(row)} ({row['reason']})"
-        )
+        print(f"left out: {row_name(row)} ({row['reason']})")
     print(
         "better, worse: the 95 % interval of a paired bootstrap excludes 0, and"
-        " a paired permutation test has p <= 0.05"
-        + " by Holm's correction for the pairs of a protocol" * (len(names) > 2)
-        + "; otherwise tied"
+        " a paired permutation test has p <= 0.05; otherwise tied"
     )
     if evaluation.output_dir:
         path = os.path.join(evaluation.output_dir, COMPARISON_FILE)

@@ -29,7 +29,6 @@ class Explore(Command):
     COMMON: ClassVar = (
         "workdir",
         "saved_model",
-        "embeddings",
         "dataset",
         "data_dir",
         "split",
@@ -47,30 +46,16 @@ class Explore(Command):
 
     def _check(self) -> None:
         e = self.exploration
-        if [e.workdir, e.saved_model, e.embeddings].count("") != 2:
+        if bool(e.workdir) == bool(e.saved_model):
             raise UserError(
-                f"set one of {arg('workdir', 'RUN')},"
-                f" {arg('saved_model', 'EXPORT/VERSION')} and"
-                f" {arg('embeddings', 'FILE')}"
+                f"set one of {arg('workdir', 'RUN')} and"
+                f" {arg('saved_model', 'EXPORT/VERSION')}"
             )
         if e.saved_model and not e.dataset:
             raise UserError(
                 f"{arg('saved_model', e.saved_model)} needs"
                 f" {arg('dataset', 'NAME')}: an export does not name its"
                 " dataset"
-            )
-        for name in ("dataset", "query"):
-            if e.embeddings and (value := getattr(e, name)):
-                raise UserError(
-                    f"{arg(name, value)} needs an encoder: set"
-                    f" {arg('workdir', 'RUN')} instead of {arg('embeddings')}"
-                )
-        files, splits = split_list(e.embeddings), split_list(e.split)
-        if e.embeddings and splits and len(files) != len(splits):
-            raise UserError(
-                f"{arg('embeddings')} has {len(files)} files and"
-                f" {arg('split', e.split)} {len(splits)} splits: set"
-                f" {arg('split')} to a name for each file"
             )
 
 
@@ -81,9 +66,6 @@ def run(options: Explore) -> int:
         from tf_contrastive.evaluation.explore import page
 
     e = options.exploration
-    for path in split_list(e.embeddings):
-        if path.endswith(".parquet"):
-            errors.check_package(arg("embeddings", path), "pyarrow")
     folder = os.path.expanduser(e.output)
     page_file, json_file = (
         os.path.join(folder, name) for name in ("explore.html", "explore.json")
@@ -91,8 +73,7 @@ def run(options: Explore) -> int:
     advice = f"set {arg('output')} to a folder that can be written"
     for path in (page_file, json_file):
         files.check_writable(path, advice)
-    find = _of_files if e.embeddings else _of_encoder
-    findings, splits, queries = find(options)
+    findings, splits, queries = _find(options)
     text = page.write(findings, splits, e.listed, queries)
     files.write(page_file, text, advice)
     files.write(json_file, page.as_text(findings), advice)
@@ -101,23 +82,7 @@ def run(options: Explore) -> int:
     return 0
 
 
-def _of_files(options: Explore) -> _Explored:
-    """Explores files of embeddings, each of which is a split."""
-    from tf_contrastive.evaluation.explore import images, report
-
-    e = options.exploration
-    paths = split_list(e.embeddings)
-    names = split_list(e.split) or [os.path.basename(path) for path in paths]
-    if len({*names}) < len(paths):
-        names = paths
-    splits = [
-        images.of_file(os.path.expanduser(path), options.reading, name)
-        for path, name in zip(paths, names, strict=True)
-    ]
-    return report.explore(e.embeddings, splits, e), splits, None
-
-
-def _of_encoder(options: Explore) -> _Explored:
+def _find(options: Explore) -> _Explored:
     """Embeds the splits of a dataset and the queries, and explores them."""
     from tf_contrastive import datasets, exporting
     from tf_contrastive.evaluation.explore import images, report
@@ -182,7 +147,7 @@ def _print(findings: dict[str, Any]) -> None:
     """Prints how many of each kind there are."""
     sections: dict[str, dict[str, Any]] = {
         "images": {**findings["splits"], "classes": len(findings["classes"])},
-        "copies": {"recognized_by": findings["copies_by"]},
+        "copies": {},
     }
     for kind in ("exact", "near"):
         groups = findings[f"{kind}_duplicates"]

@@ -24,20 +24,15 @@ from tf_contrastive.config.views import (
 # Resamples of confidence intervals, and draws of permutation tests.
 BOOTSTRAP_RESAMPLES = 1000
 PERMUTATION_DRAWS = 100_000
-# Runs that one command compares, a letter for each.
-MAX_COMPARED = 26
 # Splits for training and for scoring where there is no run to take them from.
 _SPLITS = ("train", "test")
 
 
-def _several_names(value: str) -> str | None:
+def _two_names(value: str) -> str | None:
     names = split_list(value)
-    if 1 < len(set(names)) == len(names) <= MAX_COMPARED:
+    if len(names) == len(set(names)) == 2:
         return None
-    return (
-        f"2 to {MAX_COMPARED} different runs or files of results, such as"
-        f" {arg('compare')} runs/a runs/b"
-    )
+    return f"two different runs, such as {arg('compare')} runs/a runs/b"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +53,9 @@ class Evaluation:
     )
     compare: str = option(
         "",
-        "A,B,... or --compare A B ...: runs, or results within them"
-        " (RUN:untrained, RUN/evaluation/trained-knn.npz), of which each two"
-        " are compared by statistical tests",
-        check=_several_names,
+        "A,B or --compare A B: two runs, or encoders of runs (RUN:untrained),"
+        " that are compared by statistical tests",
+        check=_two_names,
     )
     protocols: str = option(
         "knn,prototype,linear",
@@ -82,7 +76,9 @@ class Evaluation:
         30.0, "seconds between checks for a new checkpoint", above=0.0
     )
     untrained: bool = option(
-        True, "also evaluate a random encoder of the same architecture"
+        True,
+        "also evaluate a random encoder of the same architecture, except with"
+        " --watch",
     )
     dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
     data_dir: str = option(
@@ -170,7 +166,6 @@ class Scoring(Protocols, _Evaluated):
         protocol: ProtocolDeclaration = getattr(self, name)
         shared = read_values(self.evaluation)
         shared["linear"] = LinearStage.hyperparameters(self.linear)
-        shared["neighbors"] = self.knn.votes()
         return protocol.hyperparameters() | {
             option: shared[option] for option in protocol.shared
         }

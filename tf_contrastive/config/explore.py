@@ -25,15 +25,9 @@ class Exploration:
         "export, published checkpoint, or pretrained:NAME, to use instead of a"
         " run",
     )
-    embeddings: str = option(
-        "",
-        "file that embed wrote, to use instead of an encoder; several,"
-        " separated by commas, are splits",
-    )
     dataset: str = option(
         "",
-        "dataset to explore; empty: the run's; with embeddings, the images of"
-        " their indices, empty: those of their paths",
+        "dataset to explore; empty: the run's",
         check=dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")

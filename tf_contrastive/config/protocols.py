@@ -45,18 +45,6 @@ KNN_K = 5
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-class Votes(NamedTuple):
-    """How a neighbour's vote follows from its cosine s."""
-
-    help: str
-    has_temperature: bool = False
-
-
-KNN_WEIGHTS = {
-    "cosine": Votes("s (SINCERE, appendix M)"),
-    "uniform": Votes("1"),
-    "exp": Votes("exp(s / temperature) (Wu et al. 2018)", True),
-}
 SCALES = ("paper", "cpu")
 
 
@@ -139,31 +127,6 @@ class KNN(ProtocolDeclaration):
         check=positive_integers("1,5", distinct=True),
         read=read_counts,
     )
-    weights: str = option(
-        "cosine",
-        "vote of a neighbour with cosine s; "
-        + "; ".join(f"{name}: {x.help}" for name, x in KNN_WEIGHTS.items()),
-        choices=KNN_WEIGHTS,
-    )
-    temperature: float = option(
-        0.07, "temperature of the weights exp (Wu et al. 2018)", above=0.0
-    )
-
-    def votes(self) -> dict[str, Any]:
-        """Returns the options of votes that have an effect."""
-        if KNN_WEIGHTS[self.weights].has_temperature:
-            return {"weights": self.weights, "temperature": self.temperature}
-        return {"weights": self.weights}
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of its `measure`, except shared."""
-        return {"k": read_counts(self.k), **self.votes()}
-
-
-def neighbors_name(k: int, weights: str, temperature: float = 0.0) -> str:
-    """Returns the name of k neighbours' result: "k=5", "k=200 exp 0.07"."""
-    votes = [] if weights == KNN.weights else [weights, temperature or ""]
-    return " ".join([f"k={k}", *map(str, votes)]).rstrip()
 
 
 class Prototype(ProtocolDeclaration):
@@ -568,7 +531,7 @@ class Robustness(ProtocolDeclaration):
     lacks = "tf_contrastive.evaluation.robustness:lacks_classifier"
     version = 4
     prefix = "robustness_"
-    shared = ("linear", "neighbors", "seed")
+    shared = ("linear", "seed")
     # A noise, a blur and a digital corruption.
     cpu: ClassVar = {
         "corruptions": "gaussian_noise,defocus_blur,contrast",
@@ -586,8 +549,7 @@ class Robustness(ProtocolDeclaration):
     )
     k: int = option(
         KNN_K,
-        "neighbours that vote, as --knn_weights says, for"
-        " --robustness_classifier=knn",
+        "neighbours that vote, for --robustness_classifier=knn",
         minimum=1,
     )
     corruptions: str = _option(

@@ -97,11 +97,20 @@ def walk(root: str) -> tuple[list[str], list[str]]:
 
 
 def find_images(path: str) -> list[str]:
-    """Returns the image files in a folder, or a path that is none."""
+    """Returns the image files in a folder, or a path that is not a folder.
+
+    Raises:
+      UserError: if the folder has none.
+    """
     path = os.path.expanduser(path)
     if not tf.io.gfile.isdir(path):
         return [path]
-    return [os.path.join(path, name) for name in walk(path)[0]]
+    names = walk(path)[0]
+    if not names:
+        raise errors.UserError(
+            f"{path} has no images: name files, or another folder"
+        )
+    return [os.path.join(path, name) for name in names]
 
 
 # ---- Splits and classes ------------------------------------------------------

@@ -67,15 +67,13 @@ def knn(
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
     k: int = declared.KNN_K,
-    *,
-    weights: str = declared.KNN.weights,
-    temperature: float = declared.KNN.temperature,
+    **votes: Any,
 ) -> Measurement:
     """Accuracy of the vote of the k nearest neighbours by cosine.
 
     Embeddings are float [m, D] and [n, D], l2-normalized inside; labels are
-    int, from 0. Weights and temperature: see `classifiers.knn`. k = 1 is plain
-    1NN.
+    int, from 0. `votes`: weights and temperature of `classifiers.knn`. k = 1 is
+    plain 1NN.
 
     Feeney and Hughes 2024 (SINCERE), appendix M.
     """
@@ -87,8 +85,7 @@ def knn(
         train_labels,
         test_embeddings,
         [k],
-        weights=weights,
-        temperature=temperature,
+        **votes,
     )
     return {"top1": top1(predictions, labels), "predictions": predictions}
 
@@ -215,7 +212,6 @@ def measure_knn(
     context: EvaluationContext,
     k: Sequence[int],
     features: Sequence[str],
-    **votes: Any,
 ) -> Measurement:
     """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z."""
     train, train_labels, test, labels = context.labelled_embeddings
@@ -226,13 +222,10 @@ def measure_knn(
             train_labels,
             context.features(space, test),
             k,
-            **votes,
         )
         for count, row in zip(k, predictions, strict=True):
             correct = row == labels
-            parts[
-                space_variant(space, declared.neighbors_name(count, **votes))
-            ] = {
+            parts[space_variant(space, f"k={count}")] = {
                 "top1": float(correct.mean()),
                 "predictions": row,
                 "correct": correct,

@@ -7,11 +7,9 @@ significant difference.
 """
 
 import io
-import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,8 +59,7 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     """Compares two encoders by every protocol that both were measured by.
 
     Args:
-      a, b: a run, `RUN:ENCODER`, a folder of npz files of results, or one
-        such file.
+      a, b: a run, or `RUN:ENCODER`.
       seed: seed of resamples and draws.
 
     Returns:
@@ -128,55 +125,23 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     }
 
 
-def compare_all(
-    names: Sequence[str], seed: int = Evaluation.seed
-) -> dict[str, Any]:
-    """Compares each two of several encoders; see `compare`.
-
-    The verdicts and "p_corrected" are by Holm's correction for the number of
-    pairs that are compared by a protocol.
-
-    Returns:
-      {"names", "results" and "left_out": rows of `compare` with "a" and "b",
-      "warnings"}.
-    """
-    whole: dict[str, Any] = {"names": [*names], "results": [], "left_out": []}
-    warnings: dict[str, None] = {}
-    for a, b in itertools.combinations(names, 2):
-        report = compare(a, b, seed)
-        for part in ("results", "left_out"):
-            whole[part] += [{"a": a, "b": b} | row for row in report[part]]
-        warnings |= dict.fromkeys(report["warnings"])
-    whole["results"].sort(key=row_name)
-    for _, group in itertools.groupby(whole["results"], row_name):
-        rows = [*group]
-        p_values = statistics.holm([row["p_value"] for row in rows])
-        for row, p in zip(rows, p_values, strict=True):
-            row["p_corrected"] = p
-            row["verdict"] = statistics.verdict(row["low"], row["high"], p)
-    return whole | {"warnings": [*warnings]}
-
-
 def find(name: str) -> dict[tuple[str, str], Hits]:
     """Reads the results of one side of a comparison; see `compare`."""
-    if name.endswith(".npz"):
-        hits = read(name)
-    else:
-        folder, encoder = name, "trained"
-        # A colon followed by a slash belongs to a scheme or a drive.
-        prefix, colon, suffix = name.rpartition(":")
-        if colon and "/" not in suffix and not tf.io.gfile.isdir(name):
-            folder, encoder = prefix, suffix
-        if tf.io.gfile.isdir(os.path.join(folder, FOLDER)):
-            folder = os.path.join(folder, FOLDER)
-        hits = {}
-        for path in files.entries(folder, rf"{re.escape(encoder)}-.*\.npz"):
-            hits |= read(path)
+    folder, encoder = name, "trained"
+    # A colon followed by a slash belongs to a scheme or a drive.
+    prefix, colon, suffix = name.rpartition(":")
+    if colon and "/" not in suffix and not tf.io.gfile.isdir(name):
+        folder, encoder = prefix, suffix
+    hits: dict[tuple[str, str], Hits] = {}
+    for path in files.entries(
+        os.path.join(folder, FOLDER), rf"{re.escape(encoder)}-.*\.npz"
+    ):
+        hits |= read(path)
     if not hits:
         raise errors.UserError(
             f"no results of {name} to compare: run `evaluate"
-            f" {errors.arg('workdir', 'RUN')}` first, and pass RUN,"
-            " RUN:untrained or a file of RUN/evaluation/*.npz"
+            f" {errors.arg('workdir', 'RUN')}` first, and pass RUN or"
+            " RUN:untrained"
         )
     return hits
 

@@ -1,7 +1,7 @@
-"""The labels that `finetune` learns from: published lists, or a draw.
+"""The labels that `finetune` learns from: published ones, or a draw.
 
 Chen et al. 2020 (SimCLR), footnote 5, names the images of ImageNet whose labels
-it uses: the datasets `imagenet2012_subset` of TFDS, made of lists in its code.
+it uses: the datasets `imagenet2012_subset` of TFDS.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Labels(NamedTuple):
 def choose(context: EvaluationContext, fraction: float, seed: int) -> Labels:
     """Chooses a fraction of the training labels.
 
-    Raises `UserError` if published ones are asked for, and not here.
+    Raises `UserError` if published ones are asked for, and not prepared.
     """
     published = _published(context, fraction)
     if not published:
@@ -48,8 +48,7 @@ def choose(context: EvaluationContext, fraction: float, seed: int) -> Labels:
     if source is None:
         raise errors.UserError(_absent(context, published))
     datasets.check_scorable(source.info, context.data.test.info)
-    data = Data(source, context.data.test)
-    part = context.on(data)
+    part = context.on(Data(source, context.data.test))
     rows = np.arange(source.info.num_examples)
     return Labels(part, rows, published, is_published=True)
 

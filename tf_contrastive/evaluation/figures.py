@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_contrastive.evaluation import classification_metrics
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -74,34 +72,6 @@ def png(figure: "Figure", dpi: int = _DPI) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=dpi)
     return stream.getvalue()
-
-
-def confusion(
-    labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]
-) -> "Figure":
-    """Draws which class (row) is taken for which (column), in % of the class.
-
-    Labels and predictions are int [n], ids into the names.
-    """
-    counts = np.zeros([len(names), len(names)])
-    np.add.at(counts, (labels, predictions), 1)
-    percent = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    side = 2.0 + 0.28 * len(names)
-    figure, axes = panels(1, 1, side, side)
-    axis = axes[0, 0]
-    axis.imshow(percent, cmap="Blues", vmin=0, vmax=100)
-    places = np.arange(len(names))
-    axis.set_xticks(places, names, rotation=90)
-    axis.set_yticks(places, names)
-    axis.set_xlabel("predicted class")
-    axis.set_ylabel("class")
-    axis.set_title("% of each class")
-    middle = {"fontsize": 7, "ha": "center", "va": "center"}
-    for (row, column), value in np.ndenumerate(percent):
-        if value >= 0.5:
-            color = "white" if value > 50 else "black"
-            axis.text(column, row, f"{value:.0f}", color=color, **middle)
-    return figure
 
 
 # ---- Of protocols ------------------------------------------------------------
@@ -187,33 +157,6 @@ def spectrum(arrays: Mapping[str, np.ndarray]) -> "Figure":
     return figure
 
 
-def transforms(metrics: Mapping[str, Any]) -> "Figure":
-    """Plots the accuracies of h and z, and chance level."""
-    names = [k.removesuffix("_h") for k in metrics if k.endswith("_h")]
-    figure, axes = panels(1, 1, 5.2, 3.0)
-    axis = axes[0, 0]
-    spaces = [s for s in ("h", "z") if f"{names[0]}_{s}" in metrics]
-    places = np.arange(len(names))
-    width = 0.8 / len(spaces)
-    for number, space in enumerate(spaces):
-        bars = axis.bar(
-            places + (number - (len(spaces) - 1) / 2) * width,
-            [100 * metrics[f"{name}_{space}"] for name in names],
-            width * 0.95,
-            color=(FIRST, SECOND)[number],
-            label=space,
-        )
-        axis.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
-    chances = [100 * metrics[f"{name}_chance"] for name in names]
-    ends = places - 0.45, places + 0.45
-    axis.hlines(chances, *ends, color="black", linestyle=":", label="chance")
-    axis.set_xticks(places, names)
-    axis.set_ylim(0, 108)
-    axis.set_ylabel("accuracy, %")
-    legend(figure, axis, "right upper")
-    return figure
-
-
 def maps(
     maps: Mapping[str, np.ndarray],
     labels: np.ndarray,
@@ -278,50 +221,6 @@ def clusters(
     axes[0, 0].set_title("image", fontsize=9)
     for axis, count in zip(axes[0, 1:], counts, strict=True):
         axis.set_title(f"{count} clusters", fontsize=9)
-    return figure
-
-
-def reliability(
-    parts: Mapping[str, classification_metrics.Reliability],
-) -> "Figure":
-    """Accuracy by confidence, and their distribution, by title of a panel."""
-    figure, axes = panels(
-        2, len(parts), 3.2, 2.2, sharex=True, sharey="row", height_ratios=[3, 1]
-    )
-    for column, (title, bins) in zip(axes.T, parts.items(), strict=True):
-        edges, full = bins["edges"], bins["count"] > 0
-        widths, left = np.diff(edges), edges[:-1]
-        middle = left + widths / 2
-        top, bottom = column
-        top.plot([0, 1], [0, 1], color=QUIET, linestyle=":", linewidth=1)
-        top.bar(
-            middle[full],
-            bins["accuracy"][full],
-            widths[full],
-            color=FIRST,
-            edgecolor="white",
-            label="accuracy",
-        )
-        top.plot(
-            middle[full],
-            bins["confidence"][full],
-            color=SECOND,
-            marker="o",
-            markersize=3,
-            linestyle="none",
-            label="mean confidence",
-        )
-        error = classification_metrics.calibration_error(bins)
-        top.set_title(f"{title}: ECE {error:.3f}")
-        top.set_ylim(0, 1)
-        fractions = bins["count"] / bins["count"].sum()
-        bottom.bar(middle, fractions, widths, color=QUIET, edgecolor="white")
-        bottom.set_xlabel("confidence", fontsize=9)
-        bottom.set_xlim(0, 1)
-    axes[0, 0].set_ylabel("accuracy", fontsize=9)
-    axes[1, 0].set_ylabel("fraction", fontsize=9)
-    # The axes may be full of bars.
-    legend(figure, axes[0, 0], "lower center", ncols=2)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The report of an evaluation: its rows, files, table and verdict.
+"""The report of an evaluation: its rows, files and table.
 
 `Report.add` writes each result as soon as it is measured:
 - `evaluation.json`: the latest results, and a history: for each evaluated
@@ -16,7 +16,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -40,13 +40,10 @@ ABOUT = "about"
 _BY_CLASS, _BALANCED = "class_accuracies", "balanced_accuracy"
 # Of so many classes the five most likely say little.
 _FEW = 10
-# Classes of a confusion matrix, at most.
-_MAX_CONFUSED = 50
 _DOTS_PER_INCH = 120
 # Two history entries with equal values of these describe the same checkpoint.
 KEYS = ("step", "dataset", "train_split", "test_split")
-# The accuracies of the default protocols are columns of the HParams page; the
-# verdict is by one of them, the last one that was measured.
+# The accuracies of the default protocols are columns of the HParams page.
 _DEFAULTS = checks.split_list(Evaluation.protocols)
 
 
@@ -140,11 +137,6 @@ def _scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
     return context.labels("test") if labels is None else labels
 
 
-def _is_own(part: Measurement) -> bool:
-    """Whether there is an answer to each image of the test split."""
-    return "predictions" in part and not {"labels", "dataset"} & {*part}
-
-
 def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
     """Returns accuracies by class, and their mean, if each answer is known."""
     if "predictions" not in part:
@@ -176,13 +168,6 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 # ---- The report --------------------------------------------------------------
 
 
-class _Answers(NamedTuple):
-    """Which test images a result classified correctly."""
-
-    name: str  # Protocol and variant.
-    correct: np.ndarray  # [n]
-
-
 class Report:
     """Results of one checkpoint of a run, or of an export.
 
@@ -190,7 +175,6 @@ class Report:
       rows: the results, see `result_row`.
       left_out: protocol -> what it lacks.
       checksum: of the encoder.
-      repeated: results of a random encoder, which the baseline has.
     """
 
     def __init__(
@@ -198,7 +182,6 @@ class Report:
         folder: str | None,
         facts: Mapping[str, Any],
         seen: str = "",
-        baseline: "Report | None" = None,
     ) -> None:
         """Prepares the report; nothing is written if `folder` is None.
 
@@ -206,7 +189,6 @@ class Report:
           folder: of all output.
           facts: "dataset", "train_split", "test_split", "scale", "step".
           seen: what the encoder was trained on of the images to score.
-          baseline: report whose results of an untrained encoder are repeated.
         """
         self.rows: list[dict[str, Any]] = []
         self.left_out: dict[str, str] = {}
@@ -214,20 +196,6 @@ class Report:
         self._folder = folder
         self._facts = dict(facts)
         self._seen = seen
-        self.repeated: list[dict[str, Any]] = []
-        # Encoder and protocol -> the answers of its last variant.
-        self._answers: dict[tuple[str, str], _Answers] = {}
-        self._majority: _Answers | None = None
-        if baseline:
-            self.repeated = [
-                row for row in baseline.rows if row["encoder"] == "untrained"
-            ]
-            self._answers = {
-                key: answers
-                for key, answers in baseline._answers.items()
-                if key[0] == "untrained"
-            }
-            self._majority = baseline._majority
         # Encoder and protocol of the current npz file, and its content so far.
         self._current: tuple[str, ...] = ()
         self._about: dict[str, dict[str, Any]] = {}
@@ -254,17 +222,10 @@ class Report:
         encoder and a protocol add to the same npz file.
         """
         self.rows += rows
-        for row, part in zip(rows, parts, strict=True):
-            self._add_answers(context, row, part)
         if self._folder:
             images = self._save(self._folder, context, rows, parts, checksum)
             self._summarize(self._folder, context, rows, images)
             self.write(finished=False, unfinished=rows[0]["protocol"])
-
-    def finish(self) -> None:
-        """Adds the results of the baseline, and writes the whole report."""
-        self.rows += self.repeated
-        self.write()
 
     def write(self, *, finished: bool = True, unfinished: str = "") -> None:
         """Writes `evaluation.json`, if there are results and a folder."""
@@ -304,10 +265,7 @@ class Report:
                     arrays[name] = np.asarray(part[name])
             for name, array in arrays.items():
                 self._entries[entry_name(variant, name)] = array
-            drawn = part.get("plots", {})
-            if row is rows[-1]:
-                drawn = drawn | _confusion(context, part)
-            for name, figure in drawn.items():
+            for name, figure in part.get("plots", {}).items():
                 plot = "-".join(filter(None, (variant, name)))
                 images[plot] = figures.png(figure, _DOTS_PER_INCH)
         base = os.path.join(folder, FOLDER, "-".join(current))
@@ -386,71 +344,14 @@ class Report:
     # ---- For people ----
 
     def text(self) -> str:
-        """Returns the table, what was left out, and the verdict."""
+        """Returns the table, and what was left out."""
         lines = [table(self.rows), *metric_lines(self.rows)]
         for name, reason in self.left_out.items():
             lines.append(f"left out: {name} ({reason})")
         if self._seen:
             lines.append(f"warning: {self._seen}")
         lines.append(f"encoder checksum unchanged: {self.checksum[:12]}")
-        return "\n".join(filter(None, (*lines, self.verdict())))
-
-    def _add_answers(
-        self, context: EvaluationContext, row: dict[str, Any], part: Measurement
-    ) -> None:
-        """Remembers the answers on the test split; the last variant counts."""
-        if not _is_own(part):
-            return
-        key = context.subject.name, row["protocol"]
-        self._answers[key] = _Answers(row_name(row), part["correct"])
-        if self._majority is None:
-            label = int(np.bincount(context.labels("train")).argmax())
-            names = context.data.train.info.label_names
-            name = names[label] if names else f"class {label}"
-            hits = context.labels("test") == label
-            self._majority = _Answers(f'always "{name}"', hits)
-
-    def verdict(self) -> str:
-        """Says whether the trained encoder is any good; empty: not known.
-
-        It is compared with an untrained one, and with the most frequent class
-        of train as the only answer.
-        """
-        measured = [name for of, name in self._answers if of == "trained"]
-        names = [n for n in _DEFAULTS[::-1] if n in measured] or measured
-        if not names or self._majority is None:
-            return ""
-        name, correct = self._answers["trained", names[0]]
-        others = [self._majority]
-        untrained = self._answers.get(("untrained", names[0]))
-        if untrained and untrained.name == name:
-            others.insert(0, untrained._replace(name="untrained"))
-        clauses = []
-        for other in others:
-            tested = statistics.compare(correct, other.correct)
-            tied = tested["verdict"] == "tied"
-            clauses.append(
-                f"{'tied with' if tied else tested['verdict'] + ' than'}"
-                f" {other.name} {other.correct.mean():.4f}"
-                f" ({tested['difference']:+.4f}, 95 %"
-                f" {tested['low']:+.4f}..{tested['high']:+.4f},"
-                f" p = {tested['p_value']:.4f})"
-            )
-        return (
-            f"trained encoder, {name} {correct.mean():.4f}:"
-            f" {', and '.join(clauses)}, by McNemar's test"
-        )
-
-
-def _confusion(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
-    """Draws how a result confuses the classes of test, if they are few."""
-    info = context.data.test.info
-    classes = info.num_classes or 0
-    if not _is_own(part) or classes > _MAX_CONFUSED:
-        return {}
-    names = info.label_names or [str(i) for i in range(classes)]
-    labels = context.labels("test")
-    return {"confusion": figures.confusion(labels, part["predictions"], names)}
+        return "\n".join(lines)
 
 
 def entry_name(variant: str, name: str) -> str:

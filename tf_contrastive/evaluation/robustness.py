@@ -60,7 +60,6 @@ class _Predictions(NamedTuple):
     correct: np.ndarray
 
 
-_Options = dict[str, Any]
 # Embeddings [n, D] -> (confidences [n] or [0], predicted classes [n]).
 _Classify = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -74,23 +73,19 @@ def measure(
     linear: dict[str, Any],
     seed: int,
     k: int,
-    neighbors: Mapping[str, Any],
 ) -> Measurement:
     """Scores a classifier on corrupted test images.
 
-    Hyperparameters are those of `config.protocols.Robustness`, `linear`,
-    options of `classification.fit_linear`, and `neighbors`, of
-    `classifiers.knn`. Lists among the metrics are by severity, and means over
-    corruptions; mean_error, mce and relative_mce are in percent, the latter
-    relative to AlexNet (None on other data than ImageNet). Neighbours have no
-    confidences.
+    Hyperparameters are those of `config.protocols.Robustness`, and `linear`,
+    options of `classification.fit_linear`. Lists among the metrics are by
+    severity, and means over corruptions; mean_error, mce and relative_mce are
+    in percent, the latter relative to AlexNet (None on other data than
+    ImageNet). Neighbours have no confidences.
     """
     if classifier == "auto":
         has_head = not classification.lacks_head(context)
         classifier = "head" if has_head else "linear"
-    classify = _classifier(
-        context, classifier, linear | {"seed": seed}, {"k": k, **neighbors}
-    )
+    classify = _classifier(context, classifier, linear | {"seed": seed}, k)
     prepared = _prepared_sources(context, corruptions)
     generated = [name for name in corruptions if name not in prepared]
     context.log(
@@ -180,33 +175,29 @@ def _add_calibration(
     clean: _Predictions,
     table: Sequence[Sequence[_Predictions]],
 ) -> None:
-    """Adds calibration errors and a diagram; the table is by corruption."""
-    reliability = classification_metrics.reliability
-    error = classification_metrics.calibration_error
-    panels = {"clean": reliability(*clean)}
-    for place in (0, -1):
-        joined = _joined([row[place] for row in table])
-        title = f"severity {SEVERITIES[place]}"
-        panels[title] = reliability(*joined)
-    ece = np.array([[error(reliability(*p)) for p in r] for r in table])
+    """Adds calibration errors; the table is by corruption."""
+
+    def error(predictions: _Predictions) -> float:
+        bins = classification_metrics.reliability(*predictions)
+        return classification_metrics.calibration_error(bins)
+
+    ece = np.array([[error(p) for p in row] for row in table])
     measurement["arrays"]["ece"] = ece
     measurement["metrics"] |= {
-        "ece_clean": error(panels["clean"]),
+        "ece_clean": error(clean),
         "ece": ece.mean(axis=0).tolist(),
     }
-    measurement["plots"]["reliability"] = figures.reliability(panels)
 
 
 # ---- Classifiers -------------------------------------------------------------
 
 
 def _classifier(
-    context: EvaluationContext, name: str, linear: _Options, neighbors: _Options
+    context: EvaluationContext, name: str, linear: dict[str, Any], k: int
 ) -> _Classify:
     """Makes a classifier of clean images: head, linear or knn.
 
-    `linear` has the options of a linear classifier, `neighbors` those of
-    neighbours.
+    `linear` has the options of a linear classifier; k neighbours vote.
     """
     if name == "head":
         return _confident(lambda h: classification.head_scores(context, h))
@@ -216,7 +207,7 @@ def _classifier(
         return _confident(model.scores)
     return lambda h: (
         np.empty(0),
-        np.asarray(classifiers.knn(*train, h, **neighbors)),
+        np.asarray(classifiers.knn(*train, h, k)),
     )
 
 

@@ -63,27 +63,13 @@ class Setting:
             "step": step,
         }
 
-    def report(
-        self, run: checkpoints.Run | None, baseline: Report | None = None
-    ) -> Report:
-        """Returns an empty report of a checkpoint, or of the export.
 
-        The results of a random encoder in an earlier one, `baseline`, are
-        repeated.
-        """
-        facts = self.facts(run.step if run else None)
-        return Report(self.folder, facts, self.seen, baseline)
-
-
-def score(
-    setting: Setting, run: checkpoints.Run | None, report: Report
-) -> None:
+def score(setting: Setting, run: checkpoints.Run | None) -> None:
     """Scores an encoder, prints the results and writes them.
 
     Args:
       setting: the options and data.
       run: the run at a checkpoint; None: the export.
-      report: `setting.report(run)`, which gets the results.
 
     Raises:
       DivergedError: at the end, if the training of some results diverged.
@@ -99,7 +85,9 @@ def score(
     )
     names = checks.split_list(evaluation.protocols)
     diverged: list[str] = []
-    for subject in _subjects(setting, run, not report.repeated):
+    facts = setting.facts(run.step if run else None)
+    report = Report(setting.folder, facts, setting.seen)
+    for subject in _subjects(setting, run):
         context = EvaluationContext(
             subject,
             setting.data,
@@ -118,7 +106,7 @@ def score(
         except errors.DivergedError as error:
             diverged.append(f"{subject.name} encoder, {error.marked}")
         report.write(finished=False)
-    report.finish()
+    report.write()
     if report.rows and distribution.is_chief(setting.strategy):
         if run:
             terminal.info(f"step {run.step:,}:")
@@ -128,7 +116,7 @@ def score(
 
 
 def _subjects(
-    setting: Setting, run: checkpoints.Run | None, with_untrained: bool
+    setting: Setting, run: checkpoints.Run | None
 ) -> Iterator[Subject]:
     """Yields the encoders to score, one at a time."""
     evaluation, strategy = setting.options.evaluation, setting.strategy
@@ -136,7 +124,7 @@ def _subjects(
         yield Subject.of_export(evaluation.saved_model, strategy=strategy)
         return
     yield Subject.of_run(run, strategy=strategy)
-    if evaluation.untrained and with_untrained:
+    if evaluation.untrained and not evaluation.watch:
         yield Subject.of_run(run, trained=False, strategy=strategy)
 
 

@@ -20,6 +20,8 @@ _BANK_BLOCK = 8192
 # As the authors' code draws them.
 HISTOGRAM_RANGE = (-0.1, 1.0)
 HISTOGRAM_BINS = 100
+# Class ids are places in `per_class`, 128 MiB at most.
+_MAX_CLASSES = 2**24
 
 
 class SeparationMargin(TypedDict):
@@ -53,6 +55,12 @@ def separation_margin(
         train_embeddings, train_labels, test_embeddings
     )
     test_labels = classifiers.check_labels("test_labels", test_labels, test)
+    classes = int(max(labels.max(), test_labels.max())) + 1
+    if classes > _MAX_CLASSES:
+        raise errors.UserError(
+            f"labels hold {classes - 1:,}: pass class ids from 0, below"
+            f" {_MAX_CLASSES:,}"
+        )
     # Sorted by class, so that a class's largest cosine is a running maximum.
     order = np.argsort(labels, kind="stable")
     queries = classifiers.normalize(test)
@@ -61,13 +69,13 @@ def separation_margin(
     for start in range(0, len(order), _BANK_BLOCK):
         rows = order[start : start + _BANK_BLOCK]
         bank = classifiers.normalize(train[rows])
-        classes, starts = np.unique(labels[rows], return_index=True)
+        present, starts = np.unique(labels[rows], return_index=True)
         for first in range(0, len(queries), _QUERY_BLOCK):
             part = slice(first, first + _QUERY_BLOCK)
             best = np.maximum.reduceat(
                 queries[part] @ bank.T, starts, axis=1
-            )  # [b, classes]
-            own = test_labels[part, np.newaxis] == classes
+            )  # [b, present]
+            own = test_labels[part, np.newaxis] == present
             for largest, mask in ((target, own), (noise, ~own)):
                 masked = np.where(mask, best, -np.inf).max(axis=1)
                 largest[part] = np.maximum(largest[part], masked)
@@ -78,7 +86,7 @@ def separation_margin(
             f"train_labels hold only class {labels[0]}: a margin needs"
             " at least two classes"
         )
-    per_class = np.full(max(labels.max(), test_labels.max()) + 1, np.nan)
+    per_class = np.full(classes, np.nan)
     for label in np.intersect1d(labels, test_labels):
         rows = test_labels == label
         per_class[label] = np.median(target[rows]) - np.median(noise[rows])

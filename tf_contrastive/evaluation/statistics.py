@@ -7,7 +7,6 @@ time and memory that do not grow with the test set. RandomState is used because
 its stream is stable across NumPy versions.
 """
 
-from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -225,20 +224,6 @@ def permutation_test(
         differences = np.abs((2 * unswapped - counts) @ sizes) / len(a)
         hits += int((differences >= abs(observed) - _ROUNDING).sum())
     return {"difference": observed, "p_value": hits / draws}
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Corrects p-values so that the level is that of any error among them.
-
-    The i-th smallest of n is multiplied by n + 1 - i, and is at least the one
-    before and at most 1. Holm 1979.
-    """
-    values = np.asarray(p_values, np.float64)
-    order = np.argsort(values, kind="stable")
-    raised = values[order] * np.arange(len(values), 0, -1)
-    corrected = np.empty_like(values)
-    corrected[order] = np.minimum(np.maximum.accumulate(raised), 1.0)
-    return corrected.tolist()
 
 
 def verdict(low: float, high: float, p_value: float) -> Verdict:

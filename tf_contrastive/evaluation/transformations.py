@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.evaluation import figures, statistics, view_embeddings
+from tf_contrastive.evaluation import statistics, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
 from tf_contrastive.views import ablation, color, prng
@@ -190,10 +190,7 @@ def measure(
             metrics[f"{task}_chance"] = scores["chance"]
         line = ", ".join(f"{s} {metrics[f'{task}_{s}']:.3f}" for s in spaces)
         context.log(f"transforms, {task}: {line}")
-    return {
-        "metrics": metrics,
-        "plots": {"transforms": figures.transforms(metrics)},
-    }
+    return {"metrics": metrics}
 
 
 def _take(

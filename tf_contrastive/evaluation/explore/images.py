@@ -12,9 +12,8 @@ import PIL.Image
 import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets, embedding, exporting, views
-from tf_contrastive.base import errors, terminal
-from tf_contrastive.config.data import Reading, check_encoder_channels
-from tf_contrastive.embedding import output_files
+from tf_contrastive.base import terminal
+from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.evaluation.explore import near_copies
 from tf_contrastive.evaluation.explore.findings import Progress
 
@@ -30,22 +29,20 @@ class Split:
     """The images of a split, in order.
 
     Attributes:
-      name: the split's, or the name of the file of embeddings.
+      name: the split's.
       embeddings: float32 [n, D].
       names: the images' paths, or the split and the place in it.
-      indices: places in the split, int64 [n].
       labels: int64 [n], -1 where there are none.
       label_names: a name per class, or ().
-      source: the same images in the same order; None: they are absent.
+      source: the same images in the same order.
     """
 
     name: str
     embeddings: np.ndarray
     names: Sequence[str]
-    indices: np.ndarray
     labels: np.ndarray
     label_names: tuple[str, ...]
-    source: datasets.Source | None
+    source: datasets.Source
 
 
 def progress(title: str) -> Progress:
@@ -65,9 +62,6 @@ def progress(title: str) -> Progress:
         terminal.info(f"{title}: {done:,} of {total:,}, {until}")
 
     return log
-
-
-# ---- From an encoder ---------------------------------------------------------
 
 
 def embed(
@@ -101,64 +95,8 @@ def of_source(source: datasets.Source, embeddings: np.ndarray) -> Split:
         names = [f"{info.split} {row}" for row in range(count)]
     else:
         names = list(source.paths)
-    rows = np.arange(count)
     return Split(
-        info.split, embeddings, names, rows, labels, info.label_names, source
-    )
-
-
-# ---- From a file of embeddings -----------------------------------------------
-
-
-def of_file(path: str, reading: Reading, name: str) -> Split:
-    """Reads embeddings, and finds their images by their paths.
-
-    Images that are gone, or can no longer be read, are left out, unless all
-    are.
-
-    Args:
-      path: a file of `embed`, or its shards.
-      reading: how images of paths are read.
-      name: of the split.
-
-    Raises:
-      UserError: for a file that cannot be read, or has other content.
-    """
-    content = output_files.read(path)
-    h = classifiers.check_embeddings(path, content.embeddings)
-    rows, source = np.arange(len(h)), None
-    columns = [
-        none if given is None else given
-        for given, none in (
-            (content.labels, np.full([len(h)], -1)),
-            (content.indices, rows),
-        )
-    ]
-    if any(x.dtype.kind not in "iu" or x.min() < -1 for x in columns):
-        raise errors.UserError(
-            f"{path}: its labels and indices must be whole numbers, as `embed`"
-            " writes them (label -1: none)"
-        )
-    labels, indices = (x.astype(np.int64) for x in columns)
-    names = [f"{name} {i}" for i in indices]
-    if content.paths is not None:
-        names = [str(one) for one in content.paths]
-        try:
-            source = datasets.from_paths(names, reading)
-        except errors.UserError as error:
-            terminal.warning(f"{path}: its images are not shown: {error}")
-        else:
-            assert source.paths is not None
-            there = {*source.paths}
-            rows = np.flatnonzero([one in there for one in names])
-    return Split(
-        name,
-        h[rows],
-        [names[i] for i in rows.tolist()],
-        indices[rows],
-        labels[rows],
-        content.label_names,
-        source,
+        info.split, embeddings, names, labels, info.label_names, source
     )
 
 

@@ -18,7 +18,6 @@ function element(tag, properties, ...children) {
 }
 
 function picture(uri, name) {
-  if (!uri) return element("span", { className: "none" });
   return element("img", { alt: name, loading: "lazy", src: uri });
 }
 
@@ -93,27 +92,24 @@ function groupList(panel, name, text) {
   const mark = (words) => element("span", { className: "mark" }, words);
   panel.append(note(firstOf(name), text, "Groups across splits come first."));
   panel.append(...data[name].map((copies) => {
-    const likeness = copies.correlation ?? copies.cosine;
     return group(
       copies.images.map((image) => card(image)),
       copies.across_splits && mark("across splits, "),
       copies.classes_differ && mark("several classes, "),
       `${number(copies.total)} images`,
-      likeness && `, alike by ${likeness.toFixed(3)}`,
+      copies.correlation && `, alike by ${copies.correlation.toFixed(3)}`,
       copies.images.length < copies.total && ", some of which are here",
     );
   }));
 }
 
 function exactList(panel) {
-  groupList(panel, "exact_duplicates", `Images of equal ${data.copies_by}.`);
+  groupList(panel, "exact_duplicates", "Images of equal pixels.");
 }
 
 function nearList(panel) {
-  groupList(panel, "near_duplicates", data.copies_by === "pixels"
-    ? "One picture that was encoded again, resized, made brighter, mirrored or"
-      + " cropped."
-    : "Neighbours that are nearly equal: some may only be alike.");
+  groupList(panel, "near_duplicates",
+    "One picture, encoded again, resized, brighter, mirrored or cropped.");
 }
 
 function suspectList(panel) {

@@ -127,14 +127,12 @@ def _content(
 def _thumbnails(
     splits: Sequence[images.Split], rows: np.ndarray, side: int
 ) -> list[str]:
-    """Returns thumbnails of rows, increasing; "" of absent images."""
+    """Returns thumbnails of rows, increasing."""
     uris, start = [], 0
     for split in splits:
         stop = start + len(split.names)
         own = rows[(rows >= start) & (rows < stop)] - start
-        if split.source is None or not len(own):
-            uris += [""] * len(own)
-        else:
+        if len(own):
             uris += images.thumbnails(split.source, own, side)
         start = stop
     return uris

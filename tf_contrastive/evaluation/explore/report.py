@@ -14,8 +14,6 @@ from tf_contrastive.evaluation.explore.near_copies import Pairs
 
 # Nearest neighbours whose pixels are compared.
 _CANDIDATES = 10
-# Least cosine of near copies, where there are embeddings, but no images.
-_COSINE = 0.999
 
 
 def explore(
@@ -43,7 +41,8 @@ def explore(
     h = _embeddings(splits)
     labels, classes = _classes(splits)
     items = _items(splits, labels, classes)
-    keys, pictures = _pixels(splits, h)
+    looked = [images.look(split.source) for split in splits]
+    keys, pictures = map(np.concatenate, zip(*looked, strict=True))
     distinct = findings.distinct(keys)
     count = len(distinct.rows)
     if count < 2:
@@ -57,7 +56,12 @@ def explore(
     most = min(max(options.neighbors, voters, _CANDIDATES), count - 1)
     nearest = findings.neighbors(bank, most, images.progress("neighbours"))
     rows, cosines = (part[:, : options.neighbors] for part in nearest)
-    pairs, kind, limit = _near_pairs(nearest, distinct, pictures, options)
+    pairs = near_copies.find(
+        pictures[distinct.rows],
+        nearest.rows[:, :_CANDIDATES],
+        options.near_correlation,
+        images.progress("pairs of near copies"),
+    )
     far, scores = findings.outliers(cosines)
 
     def scored(rows: np.ndarray, cosines: np.ndarray) -> list[dict[str, Any]]:
@@ -74,18 +78,17 @@ def explore(
 
     exact = [copies(rows) for rows in findings.groups(distinct.place)]
     near = [
-        copies(rows) | {kind: likeness}
+        copies(rows) | {"correlation": likeness}
         for rows, likeness in _near_groups(pairs, distinct)
     ]
     exact.sort(key=lambda x: (not x["across_splits"], not x["classes_differ"]))
-    near.sort(key=lambda x: (not x["across_splits"], -x[kind]))
+    near.sort(key=lambda x: (not x["across_splits"], -x["correlation"]))
     content = {
         "title": title,
         "images": len(items),
         "splits": {split.name: len(split.names) for split in splits},
         "classes": classes,
-        "copies_by": "embeddings" if pictures is None else "pixels",
-        f"near_{kind}": limit,
+        "near_correlation": options.near_correlation,
         "exact_duplicates": exact,
         "near_duplicates": near,
         "outliers": scored(far, scores),
@@ -164,7 +167,7 @@ def _items(
     places = [
         (split.name, index, name)
         for split in splits
-        for index, name in zip(split.indices.tolist(), split.names, strict=True)
+        for index, name in enumerate(split.names)
     ]
     return [
         {
@@ -180,42 +183,7 @@ def _items(
     ]
 
 
-def _pixels(
-    splits: Sequence[images.Split], h: np.ndarray
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns keys, equal for exact copies, and small pictures if possible."""
-    sources = [split.source for split in splits if split.source]
-    if len(sources) == len(splits):
-        looked = zip(*map(images.look, sources), strict=True)
-        keys, pictures = map(np.concatenate, looked)
-        return keys, pictures
-    # The bytes of each row.
-    return h.view(np.dtype((np.void, h.strides[0])))[:, 0], None
-
-
 # ---- Findings ----------------------------------------------------------------
-
-
-def _near_pairs(
-    nearest: findings.Neighbors,
-    distinct: findings.Distinct,
-    pictures: np.ndarray | None,
-    options: Exploration,
-) -> tuple[Pairs, str, float]:
-    """Returns pairs of near copies, what they share, and its least value."""
-    candidates = nearest.rows[:, :_CANDIDATES]
-    if pictures is not None:
-        pairs = near_copies.find(
-            pictures[distinct.rows],
-            candidates,
-            options.near_correlation,
-            images.progress("pairs of near copies"),
-        )
-        return pairs, "correlation", options.near_correlation
-    cosines = nearest.cosines[:, :_CANDIDATES]
-    rows, places = np.nonzero(cosines >= _COSINE)
-    pairs = Pairs(rows, candidates[rows, places], cosines[rows, places])
-    return pairs, "cosine", _COSINE
 
 
 def _near_groups(
