@@ -204,7 +204,7 @@ class OwnHead(tf.keras.Model):
         **options: Any,
     ) -> None:
         super().__init__(name="projection")
-        own.network_options("projection", part, (), options)
+        own.options_of(part, (), options, "projection")
         # Not an attribute, whose weights Keras would count as the head's.
         self._part, self._part_options = (lambda: part), options
         self._synchronized, self._normalizes = synchronized, normalize_input

@@ -131,7 +131,7 @@ def _pair():
 @pytest.mark.parametrize(
     ("part", "options", "text"),
     [
-        (3, {}, "encoder int is of the wrong form: must be a Keras layer"),
+        (3, {}, "encoder int is of the wrong form: must be a function"),
         (lambda: 3, {}, "returns a int: must be a Keras layer"),
         (lambda size: _sequential(), {}, "parameter size of <lambda> has no"),
         (_sequential, {"widht": 3}, "did you mean 'width'"),

@@ -464,9 +464,8 @@ class OwnEncoder(EncoderDeclaration):
 @functools.cache
 def own_encoder(name: str) -> type[OwnEncoder]:
     """Returns the declaration of an encoder of your own, `module:name`."""
-    options = own.network_options(
-        "encoder", own.load("encoder", name, PREFIXES), OWN_INPUTS
-    )
+    part = own.load("encoder", name, PREFIXES)
+    options = own.options_of(part, OWN_INPUTS, kind="encoder")
     return own.declare(name, OwnEncoder, options)
 
 

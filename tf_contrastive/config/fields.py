@@ -245,10 +245,10 @@ def read(name: str, field: dataclasses.Field, value: Any) -> Any:
     Raises:
       UserError: for a text of another type.
     """
-    if not isinstance(value, str) or value_type(field) is str:
-        return None if value == AUTO and is_optional(field) else value
     if value == AUTO and is_optional(field):
         return None
+    if not isinstance(value, str) or value_type(field) is str:
+        return value
     if field.metadata["read"]:
         validate(name, field, value)
         return field.metadata["read"](value)
@@ -282,8 +282,8 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
         if about["own"] and module_of(value):
             return None
         return checks.one_of(value, about["choices"])
-    if value == field.default == "" and not about["required"]:
-        return None
+    if value == field.default == "":
+        return "set; it has no default" if about["required"] else None
     # `config.flags` has a line for each option, and is UTF-8.
     if isinstance(value, str) and not (
         value.isprintable() and value == value.strip()
@@ -291,8 +291,6 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
         return "printable text on one line, without spaces at its ends"
     if about["check"] and (allowed := about["check"](value)):
         return allowed
-    if about["required"] and value == "":
-        return "set; it has no default"
     if isinstance(value, str | bool):
         return None
     minimum, above = about["minimum"], about["above"]

@@ -90,6 +90,8 @@ class LossDeclaration(Component):
         classifier; such a loss takes mixed labels, too.
       takes_keys: whether a momentum encoder makes keys of the second view, and
         keeps earlier ones in a queue.
+      takes_unlabelled: whether an image may have the label -1, which means
+        none; its positives are its own views then.
       has_one_positive: whether an anchor has one positive, of another image.
       head: options of a run's projection head that are not set: those of the
         authors' code. SimCLR's head ends in BatchNorm without an offset.
@@ -99,6 +101,7 @@ class LossDeclaration(Component):
     needs_labels = False
     takes_logits = False
     takes_keys = False
+    takes_unlabelled = False
     has_one_positive = False
 
     @property
@@ -189,6 +192,7 @@ class _OfClasses(Pairwise):
     """Each other image of the class is a positive."""
 
     needs_labels = True
+    takes_unlabelled = True
     # google-research/supcon, --use_projection_batch_norm=False.
     head: ClassVar = {"batch_norm": False, "bias": False}
 

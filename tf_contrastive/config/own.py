@@ -6,13 +6,12 @@ by `allow`.
 """
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_contrastive.base import errors
@@ -113,19 +112,25 @@ def takes(part: Any, parameter: str) -> bool:
 
 
 def options_of(
-    part: Callable[..., Any],
+    part: Any,
     inputs: Iterable[str] = (),
     given: Iterable[str] = (),
+    kind: str = "part",
 ) -> dict[str, Any]:
     """Returns the options of a function or a class, with their defaults.
 
     They are its parameters that are not among `inputs`; those `given` need no
-    default. A Keras layer has none.
+    default. A Keras layer or model has none.
 
     Raises:
-      UserError: for another parameter without a default, or a given option
-        that is not a parameter.
+      UserError: for something else, another parameter without a default, or a
+        given option that is not a parameter.
     """
+    if not callable(part):
+        raise errors.UserError(
+            f"{kind} {name_of(part)} is of the wrong form: must be a function,"
+            " or a Keras layer or model"
+        )
     known = {} if is_layer(part) else parameters(part)
     found = {
         name: parameter.default
@@ -144,25 +149,3 @@ def options_of(
                 " one, or bind it by functools.partial"
             )
     return found
-
-
-def network_options(
-    kind: str,
-    part: Any,
-    inputs: Iterable[str] = (),
-    given: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Returns the options of a function that makes a network; see `options_of`.
-
-    Raises:
-      UserError: for something else than such a function, a layer or a model.
-    """
-    is_function = inspect.isroutine(part) or isinstance(
-        part, type | functools.partial
-    )
-    if not is_function and not is_layer(part):
-        raise errors.UserError(
-            f"{kind} {name_of(part)} is of the wrong form: must be a Keras"
-            " layer or model, or a function that returns one"
-        )
-    return options_of(part, inputs, given)

@@ -1,9 +1,6 @@
 """The options of a run, how they go together, and `auto`."""
 
 import dataclasses
-import math
-
-import psutil
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import (
@@ -55,7 +52,6 @@ from tf_contrastive.config.views import (
 )
 
 _ONE_CPU = Machine()
-_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "uint8": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +86,8 @@ class Pretrain(Command):
             resolve_encoder(self.encoder, self.views.image_size)
 
     def _check_machine(self) -> None:
-        runtime = self.runtime
-        runtime.check()
-        replicas = runtime.virtual_devices
-        if replicas and runtime.xla == "on":
-            raise UserError(
-                f"{arg('xla', 'on')}: {arg('virtual_devices', replicas)}"
-                f" cannot be compiled: set {arg('xla', 'off')}"
-            )
-        self.check_replicas(max(replicas, 1))
+        self.runtime.check()
+        self.check_replicas(max(self.runtime.virtual_devices, 1))
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
@@ -115,32 +104,26 @@ class Pretrain(Command):
                 * (not loss.takes_keys)
                 + f" compares two views: set {arg('views', '2')}"
             )
-        if loss.takes_keys and self.batch.queue_size < batch_size:
+        if loss.takes_keys:
+            self._check_keys()
+        self._check_joint()
+        if self.reading.admits_unlabelled:
+            self._check_unlabelled()
+        _check_holds("online_knn_size", self.probe.online_knn_size, batch_size)
+
+    def _check_keys(self) -> None:
+        policy, given = self.runtime.nan_policy, arg("loss", self.loss.label)
+        batch_size = self.schedule.batch_size
+        _check_holds("queue_size", self.batch.queue_size, batch_size)
+        if policy != "stop":
             raise UserError(
-                f"{arg('queue_size', self.batch.queue_size)} holds less than"
-                f" one batch of {batch_size}: set at least"
-                f" {arg('queue_size', batch_size)}"
+                f"{arg('nan_policy', policy)}: non-finite keys would stay in"
+                f" the queue of {given}: set {arg('nan_policy', 'stop')}"
             )
-        if loss.takes_keys and self.runtime.nan_policy != "stop":
-            raise UserError(
-                f"{arg('nan_policy', self.runtime.nan_policy)}: non-finite keys"
-                f" would stay in the queue of {arg('loss', loss.label)}: set"
-                f" {arg('nan_policy', 'stop')}"
-            )
-        if loss.takes_keys and not self.encoder.can_be_copied:
+        if not self.encoder.can_be_copied:
             raise UserError(
                 f"{arg('encoder', self.encoder.label)}: has layers that"
-                f" cannot be copied, as {arg('loss', loss.label)} does: use"
-                " another encoder"
-            )
-        self._check_joint()
-        self._check_unlabelled()
-        online = self.probe.online_knn_size
-        if 0 < online < batch_size:
-            raise UserError(
-                f"{arg('online_knn_size', online)} holds less than one batch of"
-                f" {batch_size}: set at least"
-                f" {arg('online_knn_size', batch_size)}, or 0"
+                f" cannot be copied, as {given} does: use another encoder"
             )
 
     def _check_joint(self) -> None:
@@ -158,37 +141,33 @@ class Pretrain(Command):
                 f"{given} trains the probe with the encoder: leave out"
                 f" {arg('probe', False)}"
             )
-        if probe.probe_learning_rate != Probe.probe_learning_rate:
-            rate = arg("probe_learning_rate", f"{probe.probe_learning_rate:g}")
-            raise UserError(
-                f"{rate}: with {given}, the probe is trained by the optimizer"
-                " of the encoder: leave it out"
-            )
 
     def _check_unlabelled(self) -> None:
-        if not self.reading.admits_unlabelled:
-            return
         given = arg("unlabelled", self.reading.unlabelled)
-        loss = self.loss
-        if loss.needs_labels and "unlabelled" not in loss.declared():
+        if self.loss.needs_labels and not self.loss.takes_unlabelled:
             takers = [
-                n
-                for n, other in LOSSES.items()
-                if "unlabelled" in other.defaults() or not other.needs_labels
+                name
+                for name, other in LOSSES.items()
+                if other.takes_unlabelled or not other.needs_labels
             ]
             raise UserError(
                 f"{given}: {arg('loss', self.loss.label)} needs a label of each"
                 f" image: use {', '.join(takers)}"
             )
+        self._check_one_label(f"with {given} some have none")
+
+    def _check_one_label(self, why: str, online_knn_size: int = 0) -> None:
+        """Raises `UserError` for options that need one label per image."""
         for name, value, off in (
+            ("online_knn_size", online_knn_size, 0),
             ("sampler", self.data.sampler, "shuffle"),
             ("mixup_alpha", self.views.mixup_alpha, 0),
             ("cutmix_alpha", self.views.cutmix_alpha, 0),
         ):
             if value != off:
                 raise UserError(
-                    f"{arg(name, value)} needs a label of each image: set"
-                    f" {arg(name, off)}, or leave out {given}"
+                    f"{arg(name, value)} needs one label per image, and {why}:"
+                    f" set {arg(name, off)}"
                 )
 
     def _check_mixing(self) -> None:
@@ -207,8 +186,7 @@ class Pretrain(Command):
         if self.data.balances_classes:
             raise UserError(
                 f"{given} mixes each image with its neighbour in the batch,"
-                f" which {arg('sampler', self.data.sampler)} chooses by"
-                " class:"
+                f" which {arg('sampler', self.data.sampler)} chooses by class:"
                 f" set {arg('sampler', 'shuffle')} or {arg(name, 0)}"
             )
 
@@ -225,12 +203,15 @@ class Pretrain(Command):
     ) -> None:
         """Raises `UserError` for options that need other labels."""
         weight = self.probe.cross_entropy_weight
-        if weight and not has_labels:
+        if weight and (multi_label or not has_labels):
             raise UserError(
-                f"{arg('cross_entropy_weight', f'{weight:g}')} needs labels,"
-                f" and {dataset} has none: leave it out"
+                f"{arg('cross_entropy_weight', f'{weight:g}')} needs one label"
+                f" per image, which {dataset} does not have: leave it out"
             )
-        if not multi_label:
+        if multi_label:
+            size = self.probe.online_knn_size
+            self._check_one_label(f"{dataset} has several", size)
+        else:
             check_labels(self.loss, dataset, has_labels)
             if self.data.balances_classes and not has_labels:
                 raise UserError(
@@ -238,48 +219,14 @@ class Pretrain(Command):
                     f" image, and {dataset} has none: set"
                     f" {arg('sampler', 'shuffle')}"
                 )
-            return
-        for name, value, off in (
-            ("cross_entropy_weight", weight, 0),
-            ("online_knn_size", self.probe.online_knn_size, 0),
-            ("sampler", self.data.sampler, "shuffle"),
-            ("mixup_alpha", self.views.mixup_alpha, 0),
-            ("cutmix_alpha", self.views.cutmix_alpha, 0),
-        ):
-            if value != off:
-                raise UserError(
-                    f"{arg(name, value)} needs one label per image, and"
-                    f" {dataset} has several: set {arg(name, off)}"
-                )
 
 
-def check_memory(
-    run: Pretrain,
-    machine: Machine,
-    num_examples: int,
-    image_shape: tuple[int, ...] | None,
-) -> None:
-    """Raises `UserError` for images that a host's memory cannot hold.
-
-    Those are a batch's views, or all images by `cache`; `doctor` predicts the
-    memory of a step. `run` is resolved.
-    """
-    present, views = psutil.virtual_memory().total, run.views
-    images = run.schedule.batch_size / machine.hosts
-    size = _WIRE_BYTES[views.wire_dtype] * run.data.channels
-    needed = images * views.views * views.side**2 * size
-    name: str = arg("batch_size", run.schedule.batch_size)
-    if run.data.cache == "memory" and image_shape:
-        kept = float(num_examples * math.prod(image_shape))
-        if kept > needed:
-            needed, name = kept, arg("cache", "memory")
-    if needed > present:
+def _check_holds(name: str, size: int, batch_size: int) -> None:
+    """Raises `UserError` for a memory of less than a batch; 0: none."""
+    if 0 < size < batch_size:
         raise UserError(
-            f"{name} needs {needed / 2**30:,.0f} GiB of memory for images"
-            f" ({views.views} views of {views.side} pixels), and this machine"
-            f" has {present / 2**30:,.1f} GiB: set a smaller"
-            f" {arg('batch_size')}, {arg('image_size')} or {arg('views')}, or"
-            f" {arg('cache', 'none')}"
+            f"{arg(name, size)} holds less than one batch of {batch_size}: set"
+            f" at least {arg(name, batch_size)}"
         )
 
 

@@ -86,7 +86,8 @@ class MLP(Linear):
 @functools.cache
 def own_head(name: str) -> type[HeadDeclaration]:
     """Returns the declaration of a head of your own, `module:name`."""
-    options = own.network_options("projection", own.load("projection", name))
+    part = own.load("projection", name)
+    options = own.options_of(part, kind="projection")
     return own.declare(name, HeadDeclaration, options)
 
 

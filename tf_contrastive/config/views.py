@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -251,24 +250,16 @@ def own_options(part: Any, given: Iterable[str] = ()) -> dict[str, Any]:
     """
     if own.is_layer(part):
         return own.options_of(part, (), given)
-    if not callable(part) or isinstance(part, type):
+    image = next(iter(own.parameters(part)), "") if callable(part) else ""
+    options = own.options_of(part, [image, "seed"], given, "augmentation")
+    taken = {"image_size", "part", *OwnViews.defaults()} & options.keys()
+    if not image or isinstance(part, type) or taken:
         raise UserError(
             f"augmentation {own.name_of(part)} is of the wrong form: must be a"
             " function image -> view, or a Keras layer of images"
+            + f", without a parameter {min(taken, default='')}"
+            * bool(taken)
         )
-    image, *_ = [*inspect.signature(part).parameters, ""]
-    if not image:
-        raise UserError(
-            f"augmentation {own.name_of(part)} takes no image: must be a"
-            " function image -> view"
-        )
-    options = own.options_of(part, [image, "seed"], given)
-    for name in options:
-        if name in ("image_size", "part", *OwnViews.defaults()):
-            raise UserError(
-                f"{own.name_of(part)} has a parameter {name}, which is an"
-                " option of this package: use another name"
-            )
     return options
 
 

@@ -22,7 +22,7 @@ class OwnEncoder(declared.OwnEncoder):
     """
 
     def __init__(self, part: Any, options: dict[str, Any]) -> None:
-        own.network_options("encoder", part, declared.OWN_INPUTS, options)
+        own.options_of(part, declared.OWN_INPUTS, options, "encoder")
         self._part, self._options = part, options
         super().__init__(network=own.name_of(part))
 

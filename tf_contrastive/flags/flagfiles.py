@@ -43,9 +43,7 @@ def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
         if not os.path.exists(path):
             path = packaged_flagfile(path) or path
         if path in files:
-            raise errors.UserError(
-                f"--flagfile={path} includes itself: remove it"
-            )
+            raise errors.UserError(f"--flagfile={path} includes itself")
         result += inlined(_read_flagfile(path), (*files, path))
     return result
 
