@@ -94,6 +94,8 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
     run = prepare(options) if isinstance(options, Pretrain) else options
     runtime, source = run.options.runtime, run.source
     check_profile_steps(runtime.profile_steps, run.total_steps)
+    size, shape = source.info.num_examples, source.info.image_shape
+    configs.check_memory(run.options, run.machine, size, shape)
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()

@@ -1,6 +1,9 @@
 """The options of a run, how they go together, and `auto`."""
 
 import dataclasses
+import math
+
+import psutil
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import (
@@ -52,6 +55,7 @@ from tf_contrastive.config.views import (
 )
 
 _ONE_CPU = Machine()
+_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "uint8": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,6 +231,36 @@ def _check_holds(name: str, size: int, batch_size: int) -> None:
         raise UserError(
             f"{arg(name, size)} holds less than one batch of {batch_size}: set"
             f" at least {arg(name, batch_size)}"
+        )
+
+
+def check_memory(
+    run: Pretrain,
+    machine: Machine,
+    num_examples: int,
+    image_shape: tuple[int, ...] | None,
+) -> None:
+    """Raises `UserError` for images that a host's memory cannot hold.
+
+    Those are a batch's views, or all images by `cache`; `doctor` predicts the
+    memory of a step. `run` is resolved.
+    """
+    present, views = psutil.virtual_memory().total, run.views
+    images = run.schedule.batch_size / machine.hosts
+    size = _WIRE_BYTES[views.wire_dtype] * run.data.channels
+    needed = images * views.views * views.side**2 * size
+    name: str = arg("batch_size", run.schedule.batch_size)
+    if run.data.cache == "memory" and image_shape:
+        kept = float(num_examples * math.prod(image_shape))
+        if kept > needed:
+            needed, name = kept, arg("cache", "memory")
+    if needed > present:
+        raise UserError(
+            f"{name} needs {needed / 2**30:,.0f} GiB of memory for images"
+            f" ({views.views} views of {views.side} pixels), and this machine"
+            f" has {present / 2**30:,.1f} GiB: set a smaller"
+            f" {arg('batch_size')}, {arg('image_size')} or {arg('views')}, or"
+            f" {arg('cache', 'none')}"
         )
 
 
