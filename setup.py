@@ -138,6 +138,7 @@ setuptools.setup(
     package_data={
         "tf_contrastive.config": ["*.txt"],
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
+        "tf_contrastive.config": ["backbones.json"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
         # The template of a page.
         "tf_contrastive.evaluation.explore": ["page.*"],

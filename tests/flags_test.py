@@ -354,12 +354,8 @@ evaluate --workdir=w --transfer_datasets=cifar10=csv:x --transfer_suite=sincere
 evaluate --workdir=w --finetune_epochs=3,4
 evaluate --workdir=w --logistic_options=lowest_penalty=1e6 -> highest_penalty
 embed --output=o -> --workdir
-embed --output=o --workdir=w --beam_options=--x -> --runner
-embed --output=o --workdir=w --beam_options=--x --runner=spark -> --beam_options
-embed --output=o --workdir=w --spark_options=spark.x=1 -> --runner=spark
-embed --output=o --workdir=w --spark_options="'"
-embed --output=o --workdir=w --spark_options=x=1 --runner=SparkRunner -> spark
-embed --output=o --workdir=w --beam_options="'"
+embed --output=o --workdir=w --runner_options=--x -> --runner
+embed --output=o --workdir=w --runner_options="'"
 embed --output=o --workdir=w --runner=spark -> --shard_size
 """
 

@@ -168,7 +168,7 @@ _USES = {
     ],
     "spark": [
         f"{_EMBED}spark.npz --runner=spark --shard_size=9999"
-        " --spark_options=spark.master=local[1]",
+        " --runner_options=spark.master=local[1]",
         _code(_SHARD.format("spark") + _SAME),
     ],
     "heic": [_code(_HEIC), _PHOTOS, _code(_SEEN)],

@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import numpy as np
-import PIL.Image
 import pytest
 import saved_run
 from image_helpers import write_prepared
@@ -25,18 +24,6 @@ def export(tmp_path_factory):
     saved_run.make(folder / "run")
     exporting.export(str(folder / "run"), str(folder / "export"))
     return f"{folder}/export/1"
-
-
-@pytest.fixture
-def images(tmp_path):
-    """A folder of six images."""
-    folder = tmp_path / "images"
-    folder.mkdir()
-    generator = np.random.default_rng(0)
-    for i in range(6):
-        pixels = generator.integers(0, 256, [20, 30, 3], np.uint8)
-        PIL.Image.fromarray(pixels).save(folder / f"{i}.png")
-    return folder
 
 
 def _job(images, output, **values):

@@ -2,22 +2,13 @@
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 from image_helpers import noise
 
-from tf_contrastive import __main__, checkpoints, encoders, exporting
-from tf_contrastive.config.encoder import Keras
+from tf_contrastive import encoders, exporting
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.encoders import backbones
 
-
-def test_keras_has_its_networks():
-    assert set(Keras.networks) <= set(dir(tf.keras.applications))
-
-
-# Small ones, among them batch normalization inside of a composite layer, a
-# network that divides its input by 255 itself, and one without normalization.
 BACKBONES = [
     "keras:MobileNetV3Small",
     "keras_cv:csp_darknet_tiny",
@@ -73,71 +64,3 @@ def test_other_backbones_change_nothing_but_the_normalization(
         tf.keras.layers.BatchNormalization
     }
     np.testing.assert_array_equal(plain(images), ours(images))
-
-
-class _Composite(tf.keras.layers.Layer):
-    """A layer with normalization inside, as other libraries have them."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = tf.keras.layers.BatchNormalization()
-
-    def call(self, x):
-        return self.inner(x)
-
-
-def test_normalization_inside_of_layers_spans_all_replicas():
-    rows = np.random.default_rng(0).normal(3, 2, (8, 5)).astype(np.float32)
-
-    def train(replicas, synchronized=True):
-        strategy = tf.distribute.MirroredStrategy(
-            [f"CPU:{i}" for i in range(replicas)],
-            tf.distribute.ReductionToOneDevice(),
-        )
-        with strategy.scope():
-            inputs = tf.keras.Input([5])
-            model = tf.keras.Model(inputs, _Composite()(inputs))
-            backbones.synchronize(model, synchronized)
-        share = 8 // replicas
-        parts = strategy.experimental_distribute_values_from_function(
-            lambda c: tf.constant(
-                rows[c.replica_id_in_sync_group * share :][:share]
-            )
-        )
-        step = tf.function(
-            lambda x: strategy.run(lambda i: model(i, training=True), (x,))
-        )
-        made = strategy.experimental_local_results(step(parts))
-        return np.concatenate([m.numpy() for m in made])
-
-    expected = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
-    for replicas in (1, 2):
-        np.testing.assert_allclose(train(replicas), expected, atol=1e-5)
-    assert np.abs(train(2, synchronized=False) - expected).max() > 0.05
-
-
-@pytest.mark.slow
-def test_a_run_of_another_backbone_is_exported(monkeypatch, tmp_path):
-    name = "keras:MobileNetV3Small"
-    workdir = str(tmp_path / "run")
-    argv = [
-        "pretrain",
-        "--dataset=digits",
-        "--split=train[:256]",
-        "--image_size=32",
-        f"--encoder={name}",
-        "--batch_size=128",
-        "--epochs=1",
-        f"--workdir={workdir}",
-        *small.FLAGS,
-    ]
-    monkeypatch.setattr("sys.argv", ["tf_contrastive", *argv])
-    assert __main__.main() == 0
-    # What it did is written so that it can be repeated.
-    run = checkpoints.load_run(workdir)
-    assert run.config.encoder.label == name
-    encoder = checkpoints.load_encoder(run)
-    path = exporting.export(workdir, str(tmp_path / "export"))
-    expected = encoder(noise()).numpy()
-    found = exporting.load(path)(noise()).numpy()
-    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()

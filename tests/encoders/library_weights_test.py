@@ -38,16 +38,12 @@ def vgg(vgg_model, tmp_path_factory):
 # ---- Features ----------------------------------------------------------------
 
 
-# Blue first, and [-1, 1]; an older file, and both newer ones.
+# Blue first, and [-1, 1].
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("network", "file"),
-    [("VGG16", "w.h5"), ("MobileNet", "w.weights.h5"), ("VGG16", "w.keras")],
-)
-def test_features_equal_those_of_keras(network, file, tmp_path):
+@pytest.mark.parametrize("network", ["VGG16", "MobileNet"])
+def test_features_equal_those_of_keras(network, tmp_path):
     model = keras_network(network, input_shape=(SIDE, SIDE, 3))
-    path = tmp_path / file
-    (model.save if path.suffix == ".keras" else model.save_weights)(path)
+    model.save_weights(path := tmp_path / "w.h5")
     found = ours(f"keras:{network}", path)
     assert_equal_features(found, model, preprocess_of(network))
 
@@ -60,37 +56,14 @@ def test_a_network_with_its_top_is_refused_and_can_be_cut(tmp_path):
     pooling = tf.keras.layers.GlobalAveragePooling2D
     last = [x for x in model.layers if isinstance(x, pooling)][-1]
     features = tf.keras.Model(model.inputs, last.input)
-    encoder = None
-    for file in ("w.h5", "whole.h5", "w.weights.h5", "w.keras"):
-        for network in (model, features):
-            path = tmp_path / file
-            weights = file in ("w.h5", "w.weights.h5")
-            (network.save_weights if weights else network.save)(path)
-            if network is model:
-                with pytest.raises(errors.UserError, match="without its top"):
-                    ours("keras:MobileNetV3Small", path, encoder=encoder)
-        encoder = ours("keras:MobileNetV3Small", path, encoder=encoder)
+    for file, save in (("w.h5", "save_weights"), ("whole.h5", "save")):
+        path = tmp_path / file
+        getattr(model, save)(path)
+        with pytest.raises(errors.UserError, match="without its top"):
+            ours("keras:MobileNetV3Small", path)
+        getattr(features, save)(path)
+        encoder = ours("keras:MobileNetV3Small", path)
         assert_equal_features(encoder, features, lambda x: x)
-        for variable in encoder.variables:
-            variable.assign(tf.zeros_like(variable))
-
-
-@pytest.mark.slow
-def test_an_optimizer_may_follow_and_other_layers_may_not(tmp_path, vgg_model):
-    path = tmp_path / "w.keras"
-    more = tf.keras.layers.BatchNormalization()(vgg_model.output)
-    for output, refused in ((vgg_model.output, False), (more, True)):
-        model = tf.keras.Model(vgg_model.input, output)
-        model.compile("adam")
-        model.optimizer.build(model.trainable_variables[-2:])
-        model.save(path)
-        if refused:
-            with pytest.raises(errors.UserError, match="batch_normalization"):
-                ours("keras:VGG16", path)
-        else:
-            encoder = ours("keras:VGG16", path)
-            preprocess = preprocess_of("VGG16")
-            assert_equal_features(encoder, vgg_model, preprocess)
 
 
 @pytest.mark.slow
@@ -163,44 +136,22 @@ def test_a_file_may_expect_other_images(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "file,network,kind,arguments",
-    [
-        (
-            "w.weights.h5",
-            "csp_darknet_tiny",
-            "CSPDarkNetBackbone",
-            {
-                "stackwise_channels": [48, 96, 192, 384],
-                "stackwise_depth": [1, 3, 3, 1],
-            },
-        ),
-        (
-            "w.h5",
-            "resnet18",
-            "ResNetBackbone",
-            {
-                "stackwise_filters": [64, 128, 256, 512],
-                "stackwise_blocks": [2, 2, 2, 2],
-                "stackwise_strides": [1, 2, 2, 2],
-                "block_type": "basic_block",
-            },
-        ),
-    ],
-)
-def test_features_equal_those_of_keras_cv(
-    file, network, kind, arguments, tmp_path
-):
+def test_features_equal_those_of_keras_cv(tmp_path):
     import keras_cv
 
-    make = getattr(keras_cv.models, kind)
-    # It divides by 255 itself.
-    shape = (SIDE, SIDE, 3)
     model = trained(
-        make(include_rescaling=True, input_shape=shape, **arguments)
+        keras_cv.models.ResNetBackbone(
+            stackwise_filters=[64, 128, 256, 512],
+            stackwise_blocks=[2, 2, 2, 2],
+            stackwise_strides=[1, 2, 2, 2],
+            block_type="basic_block",
+            # It divides by 255 itself.
+            include_rescaling=True,
+            input_shape=(SIDE, SIDE, 3),
+        )
     )
-    model.save_weights(path := tmp_path / file)
-    found = ours(f"keras_cv:{network}", path)
+    model.save_weights(path := tmp_path / "w.h5")
+    found = ours("keras_cv:resnet18", path)
     assert_equal_features(found, model, lambda x: x)
 
 
@@ -232,56 +183,34 @@ def test_imagenet_is_what_keras_cv_downloads(monkeypatch):
 # ---- What is no such weights -------------------------------------------------
 
 
-def _written(content, name="w.h5"):
-    def write(folder):
-        (folder / name).write_bytes(content)
-        return folder / name
-
-    return write
-
-
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
-    """Files of a narrow MobileNet."""
-    folder = tmp_path_factory.mktemp("weights")
-    shape = (SIDE, SIDE, 3)
-    model = keras_network("MobileNet", alpha=0.25, input_shape=shape)
-    model.save_weights(folder / "w.h5")
-    model.save_weights(folder / "w.weights.h5")
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name,make,named",
+    ("name", "change", "message"),
     [
-        ("keras:VGG16", lambda folder: folder / "no.h5", "no such file"),
-        ("keras:VGG16", "truncated", "damaged"),
-        ("keras:VGG16", _written(b"no weights"), "damaged"),
-        ("keras:VGG16", _written(b"PK\3\4no weights", "w.keras"), "damaged"),
+        ("keras:VGG16", None, "no such file"),
+        ("keras:VGG16", lambda content: content[:-1000], "cannot be read as"),
+        ("keras:VGG16", lambda content: b"no weights", "cannot be read as"),
         # Another network, and one of other widths.
-        ("keras:VGG19", "vgg", "does not hold keras:VGG19"),
-        ("keras:VGG16", "w.h5", "does not hold keras:VGG16"),
-        ("keras:VGG16", "w.weights.h5", "does not hold keras:VGG16"),
-        ("keras:MobileNet", "w.h5", "does not hold keras:MobileNet"),
-        ("keras:MobileNet", "w.weights.h5", "does not hold"),
+        ("keras:VGG19", lambda content: content, "cannot be read as keras:VGG"),
+        ("keras:MobileNet", "narrow", "cannot be read as keras:MobileNet"),
+        ("keras:MobileNet", "newer.weights", "cannot be read as"),
     ],
 )
 def test_other_files_are_refused_in_one_line(
-    name, make, named, tmp_path, vgg, narrow
+    name, change, message, tmp_path, vgg
 ):
-    if make == "vgg":
-        path = vgg
-    elif make == "truncated":
-        path = tmp_path / "w.h5"
-        path.write_bytes(vgg.read_bytes()[:-1000])
-    else:
-        path = make(tmp_path) if callable(make) else narrow / make
-    with pytest.raises(errors.UserError, match=named) as raised:
+    path = tmp_path / "w.h5"
+    if callable(change):
+        path.write_bytes(change(vgg.read_bytes()))
+    elif change:
+        alpha = 0.25 if change == "narrow" else 1.0
+        shape = (SIDE, SIDE, 3)
+        model = keras_network("MobileNet", alpha=alpha, input_shape=shape)
+        model.save_weights(path := tmp_path / f"{change}.h5")
+    with pytest.raises(errors.UserError, match=message) as raised:
         ours(name, path)
-    text = str(raised.value)
-    assert str(path) in text
-    assert "\n" not in text
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_download_that_fails_says_what_to_do(monkeypatch):
@@ -296,11 +225,6 @@ def test_a_download_that_fails_says_what_to_do(monkeypatch):
     assert "\n" not in text
     for part in ("no network", "init_from=FILE", "~/.keras/models"):
         assert part in text
-
-
-def test_weights_take_three_channels(vgg):
-    with pytest.raises(errors.UserError, match="extra_channels=0"):
-        ours("keras:VGG16", vgg, channels=4)
 
 
 @pytest.mark.parametrize("standardize", ["none", "dataset", "0,0,0/1,1,1"])

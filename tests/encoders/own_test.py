@@ -84,13 +84,6 @@ def test_the_forms_of_an_encoder(part, options, features):
     assert not any(id(v) in ids for v in other.variables)
 
 
-def test_a_model_keeps_its_weights_and_its_outputs():
-    model = _functional()
-    encoder = encoders.build(model, image_shape=(6, 6, 3), **_RAW)
-    np.testing.assert_allclose(encoder(_IMAGES), model(_IMAGES), rtol=1e-6)
-    assert type(model.layers[-2]) is _layers.BatchNormalization
-
-
 @pytest.mark.parametrize("count", [2, 4])
 def test_normalization_spans_the_replicas(count):
     tf.keras.utils.set_random_seed(1)

@@ -14,6 +14,7 @@ import pickle
 import struct
 import sys
 import types
+import zipfile
 
 import numpy as np
 import pytest
@@ -218,6 +219,7 @@ class _Torchvision(_Program):
     parts = (".weight", ".weight", ".bias", ".running_mean", ".running_var")
     always_projects, pads_evenly = False, True
     prefix, _shortcut = "module.encoder_q.", "downsample"
+    _other = "module.encoder_k."
     _stem, _stages = ("conv1", "bn1"), "layer{}"
 
     def stem(self):
@@ -246,8 +248,8 @@ class _Torchvision(_Program):
         stem = theirs[f"{self.prefix}{self._stem[0]}.weight"]
         return theirs | {
             f"{self.prefix}fc.weight": np.zeros([5, 64], np.float32),
-            "module.encoder_k.conv1.weight": 2 * stem,
-            "module.encoder_k.layer1.0.conv1.weight": stem,
+            f"{self._other}conv1.weight": 2 * stem,
+            f"{self._other}layer1.0.conv1.weight": stem,
         }
 
     def save(self, folder):
@@ -264,6 +266,16 @@ class _Children(_Torchvision):
     def start(self, stage, block, deep):
         # After conv1, bn1, relu and maxpool.
         super().start(stage + 3, block, deep)
+
+
+class _Generator(_Torchvision):
+    """PyTorch: the teacher of DINO, of lightly's ResNetGenerator."""
+
+    prefix, _shortcut = "teacher_backbone.", "shortcut"
+    _stem, _stages, _other = ("0", "1"), "{}", "student_backbone."
+
+    def start(self, stage, block, deep):
+        super().start(stage + 1, block, deep)
 
 
 class _Supcontrast(_Torchvision):
@@ -332,6 +344,7 @@ _slow = pytest.mark.slow
     [
         (_Simclr, _PLAIN, _BASIC, True),
         (_Supcontrast, _CIFAR100, _BASIC, True),
+        (_Generator, _CIFAR10, _BASIC, True),
         pytest.param(_Simclr, _PLAIN, _DEEP, False, marks=_slow),
         pytest.param(_SimclrTf2, _PLAIN, _BASIC, True, marks=_slow),
         pytest.param(_SimclrTf2, _PLAIN, _DEEP, False, marks=_slow),
@@ -423,6 +436,7 @@ _BLOCK = "layer1.0.conv1.weight"
         ({_BLOCK: np.zeros([8, 4, 3, 3])}, "has the shape"),
         ({"conv1.weight": np.zeros([8, 3, 5, 5])}, "5x5"),
         ({f"other.{_BLOCK}": np.zeros(1)}, "several encoders"),
+        ({"bn1.running_mean": np.full(8, np.nan)}, "bn1.running_mean.*NaN"),
     ],
 )
 def test_other_networks_are_refused(changes, told, tmp_path):
@@ -468,6 +482,15 @@ def test_a_pickle_is_not_executed(tmp_path):
         with pytest.raises(errors.UserError, match=r"torch|more than tensors"):
             tf_contrastive.load(path)
         assert not os.path.exists(folder)
+
+
+def test_a_program_of_torchscript_is_named(tmp_path):
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("data", "constants"):
+            archive.writestr(f"model/{name}.pkl", b"")
+    with pytest.raises(errors.UserError, match=r"TorchScript.*state_dict"):
+        tf_contrastive.load(path)
 
 
 @pytest.mark.parametrize(

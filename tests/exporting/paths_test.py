@@ -40,8 +40,11 @@ def test_a_loaded_encoder_takes_bytes_and_refuses_other_values(kind, tmp_path):
     np.testing.assert_allclose(load(tf.constant(bytes)), expected, atol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0, 1\]"):
         load(tf.constant(bytes, tf.float32))
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(TypeError, match="int32"):
         load(tf.constant(bytes, tf.int32))
+    for shape in ([2, 8, 8, 4], [2, 9, 8, 3], [8, 8, 3]):
+        with pytest.raises(ValueError, match=r"must be \(None, 8, 8, 3\)$"):
+            load(np.zeros(shape, np.uint8))
 
 
 def _unnamed(branches, named=lambda branch: None):
@@ -135,17 +138,3 @@ def test_invalid_folders_are_refused(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path))
     with pytest.raises(errors.UserError, match="not an export"):
         exporting.load(str(tmp_path))
-
-
-@pytest.mark.slow
-def test_an_export_names_images_that_it_does_not_take(tmp_path):
-    encoder = encoders.build("resnet10", width=0.125, image_shape=(8, 8, 3))
-    loaded = exporting.load(exporting.export(encoder, str(tmp_path / "e")))
-    assert loaded(np.zeros([0, 8, 8, 3], np.uint8)).shape[0] == 0
-    for shape in ([2, 8, 8, 1], [2, 8, 8, 4], [2, 9, 8, 3], [8, 8, 3]):
-        with pytest.raises(ValueError, match=r"must be \(None, 8, 8, 3\)$"):
-            loaded(np.zeros(shape, np.uint8))
-    with pytest.raises(TypeError, match="type int32: pass uint8"):
-        loaded(np.zeros([2, 8, 8, 3], np.int32))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be float32"):
-        loaded(np.full([2, 8, 8, 3], 9.0, np.float32))

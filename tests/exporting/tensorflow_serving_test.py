@@ -13,10 +13,10 @@ import grpc
 import numpy as np
 import PIL.Image
 import pytest
+import served
 import tensorflow as tf
 from tensorflow_serving.apis import (
     predict_pb2,
-    prediction_log_pb2,
     prediction_service_pb2_grpc,
 )
 
@@ -25,32 +25,20 @@ from tf_contrastive import exporting
 pytestmark = pytest.mark.keras
 
 _ROOT = Path(__file__).absolute().parents[2]
-SIZE = 12
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """Exports of a tiny encoder with all signatures: versions 1 and 2."""
-    tf.keras.utils.set_random_seed(0)
-    inputs = tf.keras.Input([SIZE, SIZE, 3])
-    x = tf.keras.layers.Conv2D(4, 3, activation="relu")(inputs)
-    pooled = tf.keras.layers.GlobalAveragePooling2D()(x)
-    encoder = tf.keras.Model(inputs, tf.keras.layers.Dense(5)(pooled))
-    projection = tf.keras.Sequential(
-        [tf.keras.layers.Activation("linear")], name="projection"
-    )
-    projection.build([None, 5])
-    parts = exporting.Parts(encoder, projection)
-    head = exporting.ProbeHead(np.ones([5, 2]), np.zeros([2]))
     folder = str(tmp_path_factory.mktemp("with space"))
     for _ in range(2):
-        exporting.export(parts, folder, head=head, formats=["keras"])
+        served.export(folder)
     return folder
 
 
 def _photograph(side=40):
-    (image,) = exporting.as_bytes(exporting.photographs(1, side))
-    return image
+    (image,) = exporting.photographs(1, side)
+    return np.rint(image * 255).astype(np.uint8)
 
 
 def _answers(model, request):
@@ -64,34 +52,6 @@ def _answers(model, request):
     for name, value in signature(**inputs).items():
         response.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
     return response
-
-
-# ---- Files of an export -----------------------------------------------------
-
-
-@pytest.mark.slow
-def test_warmup_requests_call_every_signature(base):
-    file = f"{base}/2/assets.extra/tf_serving_warmup_requests"
-    model = tf.saved_model.load(f"{base}/2")
-    called = {}
-    for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
-        log = prediction_log_pb2.PredictionLog.FromString(record)
-        request = log.predict_log.request
-        assert request.model_spec.name == "encoder"
-        # Nothing was written that the message does not know.
-        assert log.SerializeToString(deterministic=True) == record
-        (tensor,) = request.inputs.values()
-        name = request.model_spec.signature_name
-        count = tensor.tensor_shape.dim[0].size
-        called.setdefault(name, []).append(count)
-        outputs = _answers(model, request).outputs
-        for output in outputs.values():
-            assert output.tensor_shape.dim[0].size == count
-        if name == "serving_bytes":
-            assert tf.make_ndarray(outputs["ok"]).all()
-    assert called == {
-        name: [1, 8] for name in exporting.details(f"{base}/2")["signatures"]
-    }
 
 
 # ---- launch/serve -----------------------------------------------------------

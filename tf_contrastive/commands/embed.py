@@ -18,9 +18,6 @@ from tf_contrastive.config.dataset import AtPath
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.fields import Command, Terminal, group
 
-# Engine -> a runner of it.
-_RUNNERS = {"beam": "DirectRunner", "spark": "spark"}
-
 
 @dataclasses.dataclass(frozen=True)
 class Embed(Command):
@@ -61,17 +58,12 @@ class Embed(Command):
                 f" {arg('input', 'DATASET')}: an export does not name its"
                 " dataset"
             )
-        for engine, given in (
-            ("beam", e.beam_options),
-            ("spark", e.spark_options),
-        ):
-            if given and e.engine != engine:
-                usual = arg("runner", _RUNNERS[engine])
-                raise UserError(
-                    f"{arg(f'{engine}_options', given)} has no effect without"
-                    f" {usual}: set it"
-                )
-        if e.engine and not e.shard_size:
+        if e.runner_options and not e.runner:
+            raise UserError(
+                f"{arg('runner_options', e.runner_options)} has no effect"
+                f" without {arg('runner')}: set it"
+            )
+        if e.runner and not e.shard_size:
             raise UserError(
                 f"{arg('runner', e.runner)} embeds a file after another on its"
                 f" workers: set {arg('shard_size')}, such as 10000"
@@ -90,21 +82,17 @@ def run(options: Embed) -> int:
     run_on_workers = _engine(settings)
     name, data_dir, reading = _input(options)
     split = settings.split or "test"
+    read = functools.partial(
+        datasets.source, data_dir=data_dir or None, reading=reading
+    )
     try:
-        source = datasets.source(
-            name, split, data_dir=data_dir or None, reading=reading
-        )
+        source = read(name, split)
     except errors.AbsentSplitError:
         if settings.split:
             raise
         split = "train"
-        source = datasets.source(
-            name, split, data_dir=data_dir or None, reading=reading
-        )
-    if settings.workdir:
-        encoder = exporting.load_run(settings.workdir)
-    else:
-        encoder = exporting.load(settings.saved_model)
+        source = read(name, split)
+    encoder = exporting.load(settings.workdir or settings.saved_model)
     shape = exporting.image_shape(encoder)
     extra = shape[2] - 3
     check_encoder_channels(extra, source.info.name, source.info.extra_channels)
@@ -156,20 +144,20 @@ def run(options: Embed) -> int:
 
 def _engine(settings: Embedding) -> Callable[..., None] | None:
     """Returns what runs a job on workers; None: this process embeds."""
+    if not settings.runner:
+        return None
     runner = errors.arg("runner", settings.runner)
-    if settings.engine == "beam":
-        errors.check_package(runner, "apache_beam", "beam")
-        from tf_contrastive.embedding import beam
-
-        pipeline = beam.pipeline(settings.runner, settings.beam_options)
-        return functools.partial(beam.run, pipeline)
-    if settings.engine == "spark":
+    if settings.runner == "spark":
         errors.check_package(runner, "pyspark", "spark")
         from tf_contrastive.embedding import spark
 
-        conf = spark.configuration(settings.spark_options)
+        conf = spark.configuration(settings.runner_options)
         return functools.partial(spark.run, conf)
-    return None
+    errors.check_package(runner, "apache_beam", "beam")
+    from tf_contrastive.embedding import beam
+
+    pipeline = beam.pipeline(settings.runner, settings.runner_options)
+    return functools.partial(beam.run, pipeline)
 
 
 def _input(options: Embed) -> tuple[str, str, Reading]:

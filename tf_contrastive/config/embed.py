@@ -59,31 +59,16 @@ class Embedding:
         "spark: Apache Spark (extra [spark]); or a runner of Apache Beam, such"
         " as DirectRunner or DataflowRunner (extra [beam]); empty: this"
         " process",
-        check=matching(
-            r"\w*",
-            "spark, or the name of an Apache Beam runner, such as DirectRunner",
-        ),
+        check=matching(r"\w*", "spark, or the name of a runner of Beam"),
     )
-    beam_options: str = option(
+    runner_options: str = option(
         "",
-        "further options for Beam, such as '--direct_num_workers=2"
+        "properties of Spark, such as 'spark.master=spark://HOST:7077"
+        " spark.executor.cores=4', by default those of spark-submit, or"
+        " local[*]; or flags of Beam, such as '--direct_num_workers=2"
         " --direct_running_mode=multi_processing'",
         check=shell_words,
     )
-    spark_options: str = option(
-        "",
-        "properties of Spark, such as 'spark.master=spark://HOST:7077"
-        " spark.executor.cores=4'; by default those of spark-submit, or"
-        " local[*]",
-        check=shell_words,
-    )
-
-    @property
-    def engine(self) -> str:
-        """What embeds: beam, spark, or this process, an empty string."""
-        if self.runner in ("", "spark"):
-            return self.runner
-        return "beam"
 
     @property
     def file_format(self) -> str:

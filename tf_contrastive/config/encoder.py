@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import json
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg, unknown
@@ -35,7 +37,7 @@ SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
 
 # A value of `init_from`: the weights that a library has of its network.
 IMAGENET = "imagenet"
-_WEIGHT_FILES = (".h5", ".hdf5", ".keras")
+_WEIGHT_FILES = (".h5", ".hdf5")
 
 
 # ---- The encoders ------------------------------------------------------------
@@ -309,12 +311,11 @@ class ViT(EncoderDeclaration):
         return {"encoder": network, "depth": min(self.depth, 2), "heads": None}
 
 
-# ImageNet weights of libraries expect images in [0, 1], in [-1, 1], or bytes
-# less ImageNet's mean, as Caffe has them.
-_UNIT = ChannelStatistics((0.0,) * 3, (1.0,) * 3)
-_SYMMETRIC = ChannelStatistics((0.5,) * 3, (0.5,) * 3)
-_CENTRED = ChannelStatistics(
-    (123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255,) * 3
+# The networks of Keras and KerasCV. The weights of Keras expect what its
+# `preprocess_input`, and the layers that `include_preprocessing` adds, make of
+# 0..255; those of Caffe are centred bytes.
+_BACKBONES = json.loads(
+    Path(__file__).with_name("backbones.json").read_text(encoding="utf-8")
 )
 
 
@@ -337,29 +338,13 @@ class KerasNetwork(NamedTuple):
     starts_at_first_tensor: bool = False
 
 
-# What weights expect is what Keras' functions `preprocess_input`, and the
-# layers that `include_preprocessing` adds, make of 0..255.
-_WITHOUT = {"include_preprocessing": False}
-_KERAS = {
-    "DenseNet121 DenseNet169 DenseNet201": KerasNetwork(IMAGENET_STATISTICS),
-    "InceptionResNetV2 InceptionV3 MobileNet MobileNetV2 ResNet50V2"
-    " ResNet101V2 ResNet152V2 Xception": KerasNetwork(_SYMMETRIC),
-    "ResNet50 ResNet101 ResNet152 VGG16 VGG19": KerasNetwork(
-        _CENTRED, blue_first=True
-    ),
-    "MobileNetV3Large MobileNetV3Small": KerasNetwork(_SYMMETRIC, _WITHOUT),
-    "RegNetX002 RegNetX008 RegNetX032 RegNetX160"
-    " RegNetY002 RegNetY008 RegNetY032 RegNetY160": KerasNetwork(
-        _UNIT, _WITHOUT, starts_at_first_tensor=True
-    ),
-    # They divide by 255 themselves.
-    "EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3"
-    " EfficientNetB4 EfficientNetB5 EfficientNetB6 EfficientNetB7": (
-        KerasNetwork(
-            IMAGENET_STATISTICS, {"drop_connect_rate": 0.0}, input_scale=255.0
-        )
-    ),
-}
+def _keras_networks() -> dict[str, KerasNetwork]:
+    networks: dict[str, KerasNetwork] = {}
+    for group in _BACKBONES["keras"]:
+        names, statistics = group.pop("names"), group.pop("weights_input")
+        expected = ChannelStatistics(*map(tuple, statistics))
+        networks |= dict.fromkeys(names, KerasNetwork(expected, **group))
+    return networks
 
 
 class Keras(EncoderDeclaration):
@@ -367,11 +352,7 @@ class Keras(EncoderDeclaration):
 
     implementation = "tf_contrastive.encoders.backbones:Keras"
     prefix = "keras:"
-    networks: ClassVar[Mapping[str, KerasNetwork]] = {
-        name: network
-        for names, network in _KERAS.items()
-        for name in names.split()
-    }
+    networks: ClassVar[Mapping[str, KerasNetwork]] = _keras_networks()
     rounds_its_input = False
 
     @property
@@ -393,45 +374,14 @@ class KerasCVNetwork(NamedTuple):
     can_be_copied: bool = True
 
 
-def _keras_cv_resnet(kind: str, depth: int) -> KerasCVNetwork:
-    blocks = ResNet.networks[f"resnet{depth}"]
-    arguments = {
-        "stackwise_filters": [64, 128, 256, 512],
-        "stackwise_blocks": list(blocks.repeats),
-        "stackwise_strides": [1, 2, 2, 2],
-        "block_type": "block" if blocks.bottleneck else "basic_block",
-    }
-    return KerasCVNetwork(kind, arguments)
-
-
-def _csp_darknet(channels: int, depth: int) -> KerasCVNetwork:
-    """Returns a backbone of YOLOX (Ge et al. 2021)."""
-    arguments = {
-        "stackwise_channels": [channels << i for i in range(4)],
-        "stackwise_depth": [depth, 3 * depth, 3 * depth, depth],
-    }
-    return KerasCVNetwork("CSPDarkNetBackbone", arguments, False)
-
-
 class KerasCV(EncoderDeclaration):
     """Backbones of KerasCV; its own presets have to be downloaded."""
 
     implementation = "tf_contrastive.encoders.backbones:KerasCV"
     prefix = "keras_cv:"
     networks: ClassVar[Mapping[str, KerasCVNetwork]] = {
-        **{
-            f"resnet{depth}{version}": _keras_cv_resnet(kind, depth)
-            for version, kind in (
-                ("", "ResNetBackbone"),
-                ("_v2", "ResNetV2Backbone"),
-            )
-            for depth in (18, 34, 50, 101, 152)
-        },
-        "csp_darknet_tiny": _csp_darknet(48, 1),
-        "csp_darknet_s": _csp_darknet(64, 1),
-        "csp_darknet_m": _csp_darknet(96, 2),
-        "csp_darknet_l": _csp_darknet(128, 3),
-        "csp_darknet_xl": _csp_darknet(170, 4),
+        group.pop("name"): KerasCVNetwork(**group)
+        for group in _BACKBONES["keras_cv"]
     }
     rounds_its_input = False
 
@@ -443,7 +393,7 @@ class KerasCV(EncoderDeclaration):
     @property
     def weights_input(self) -> ChannelStatistics:
         """KerasCV trains with `include_rescaling`, which divides by 255."""
-        return _UNIT
+        return ChannelStatistics((0.0,) * 3, (1.0,) * 3)
 
 
 # What a function that makes an encoder may take beside its options.
@@ -549,7 +499,7 @@ class EncoderSetup:
         " checkpoint of SimCLR, SupCon or PyTorch, whose encoder, width and"
         " stem are taken, too; or an export, or pretrained:NAME (see"
         " `encoders`); for keras:NAME and keras_cv:NAME also imagenet, which is"
-        " downloaded, or a file .h5 or .keras that Keras wrote; empty: random"
+        " downloaded, or a file .h5 that `save_weights` wrote; empty: random"
         " weights",
     )
     standardize: str = option(

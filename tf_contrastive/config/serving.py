@@ -5,6 +5,9 @@ import dataclasses
 from tf_contrastive.config.checks import matching
 from tf_contrastive.config.fields import option
 
+# Name of the model in requests.
+MODEL = "encoder"
+
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
@@ -16,11 +19,6 @@ class Serving:
         " served, also one that is written later; or folder of one of them; its"
         " program is run",
         required=True,
-    )
-    model_name: str = option(
-        "encoder",
-        "name of the model in requests",
-        check=matching(r"[\w.-]+", "letters, digits, and the characters _ . -"),
     )
     host: str = option(
         "127.0.0.1",

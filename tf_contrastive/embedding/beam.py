@@ -24,7 +24,7 @@ class _Embed(apache_beam.DoFn):
 
 
 def pipeline(
-    runner: str, options: str = Embedding.beam_options
+    runner: str, options: str = Embedding.runner_options
 ) -> apache_beam.Pipeline:
     """Makes an empty pipeline for `run`, with further flags of Beam.
 
@@ -38,7 +38,7 @@ def pipeline(
     except ValueError as error:
         raise errors.UserError(
             f"{errors.arg('runner', runner)} with"
-            f" {errors.arg('beam_options', repr(options))}:"
+            f" {errors.arg('runner_options', repr(options))}:"
             f" {errors.first_line(error)}: use a runner of Beam, such as"
             " DirectRunner, and its options"
         ) from error

@@ -118,7 +118,7 @@ _WRITERS = {"npz": _npz, "tfrecord": _tfrecord, "parquet": _parquet}
 
 # ---- Reading -----------------------------------------------------------------
 
-_BATCH = 1024  # Records of a TFRecord file.
+_UNREADABLE = EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile
 
 
 class Embeddings(NamedTuple):
@@ -139,9 +139,15 @@ def read(path: str) -> Embeddings:
     read.
 
     Raises:
-      UserError: for an absent or damaged file, or an incomplete set of shards.
+      UserError: for an absent or damaged file, an incomplete set of shards, or
+        TFRecord files.
     """
     kind = format_of(path)
+    if kind not in _READERS:
+        raise errors.UserError(
+            f"{path}: embeddings are read from files npz or Parquet: write them"
+            f" by `embed` with {errors.arg('format', 'npz')}"
+        )
     parts = []
     for file in _shards(path):
         try:
@@ -154,14 +160,7 @@ def read(path: str) -> Embeddings:
                 )
             if columns["embeddings"].dtype.kind not in "fiu":
                 raise ValueError("its embeddings are not numbers")
-        except (
-            EOFError,
-            KeyError,
-            OSError,
-            ValueError,
-            zipfile.BadZipFile,
-            tf.errors.OpError,
-        ) as error:
+        except (*_UNREADABLE, tf.errors.OpError) as error:
             raise errors.UserError(
                 f"{file} cannot be read as embeddings in the format {kind}"
                 f" ({errors.first_line(error)}): use a file that `embed` wrote"
@@ -232,35 +231,6 @@ def _read_npz(path: str) -> _Read:
         return columns, tuple(map(str, names))
 
 
-def _read_tfrecord(path: str) -> _Read:
-    record_files.count(path)
-    records = tf.data.TFRecordDataset(path)
-    first = next(iter(records.take(1).as_numpy_iterator()), None)
-    if first is None:
-        return {}, ()
-    features = tf.train.Example.FromString(first).features.feature
-    types = {"float_list": tf.float32, "int64_list": tf.int64}
-    spec = {}
-    for name, key in COLUMNS.items():
-        if key in features:
-            kind = features[key].WhichOneof("kind")
-            size = len(getattr(features[key], kind).value)
-            shape = [size] if name == "embeddings" else []
-            spec[key] = tf.io.FixedLenFeature(shape, types.get(kind, tf.string))
-    batches = records.batch(_BATCH).map(
-        lambda batch: tf.io.parse_example(batch, spec)
-    )
-    rows = [*batches.as_numpy_iterator()]
-    columns = {
-        name: np.concatenate([row[key] for row in rows])
-        for name, key in COLUMNS.items()
-        if key in spec
-    }
-    if "paths" in columns:
-        columns["paths"] = np.array([p.decode() for p in columns["paths"]])
-    return columns, ()
-
-
 def _read_parquet(path: str) -> _Read:
     import pyarrow
     from pyarrow import parquet
@@ -279,8 +249,4 @@ def _read_parquet(path: str) -> _Read:
     return columns, tuple(json.loads(metadata.get(b"label_names", b"[]")))
 
 
-_READERS = {
-    "npz": _read_npz,
-    "tfrecord": _read_tfrecord,
-    "parquet": _read_parquet,
-}
+_READERS = {"npz": _read_npz, "parquet": _read_parquet}

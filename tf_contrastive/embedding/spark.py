@@ -20,7 +20,7 @@ _THREADS = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
 
 
 def configuration(options: str) -> pyspark.SparkConf:
-    """Reads `spark_options`; those of `spark-submit` are added by Spark.
+    """Reads `runner_options`; those of `spark-submit` are added by Spark.
 
     Raises:
       UserError: for a word that is not a property, or without Java.
@@ -30,7 +30,7 @@ def configuration(options: str) -> pyspark.SparkConf:
         name, equals, value = word.partition("=")
         if not equals or not name.startswith("spark."):
             raise errors.UserError(
-                f"{errors.arg('spark_options', options)}: {word!r} is not of"
+                f"{errors.arg('runner_options', options)}: {word!r} is not of"
                 " the form spark.NAME=VALUE"
             )
         conf.set(name, value)
@@ -40,18 +40,12 @@ def configuration(options: str) -> pyspark.SparkConf:
             f"{errors.arg('runner', 'spark')} needs Java, which is not found:"
             " install Java 17, or set JAVA_HOME"
         )
-    defaults = {
-        "spark.app.name": "tf_contrastive embed",
-        "spark.ui.showConsoleProgress": "true",
-    }
-    if (conf.get("spark.master", "") or "").startswith("local"):
-        defaults |= {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "localhost",
-            "spark.ui.enabled": "false",
-        }
     threads = conf.get("spark.task.cpus", "1") or "1"
-    defaults |= {f"spark.executorEnv.{name}": threads for name in _THREADS}
+    defaults = {f"spark.executorEnv.{name}": threads for name in _THREADS}
+    defaults["spark.app.name"] = "tf_contrastive embed"
+    if (conf.get("spark.master", "") or "").startswith("local"):
+        defaults["spark.driver.bindAddress"] = "127.0.0.1"
+        defaults["spark.driver.host"] = "localhost"
     for name, value in defaults.items():
         conf.setIfMissing(name, value)
     # Without it, workers take the first python3 of their PATH.
@@ -86,20 +80,13 @@ def run(
             rows = context.parallelize(parts, len(parts))
             rows.foreach(lambda part: work.embed(pickle.loads(part)))
     except Exception as error:  # Of several packages, also py4j's.
-        raise _ended(error) from error
-
-
-def _ended(error: Exception) -> errors.UserError:
-    """Returns the error for a job that Spark has ended, with its reason.
-
-    That is the last line of a task's traceback in Python, or the first line.
-    """
-    text = str(getattr(error, "java_exception", error))
-    if known := remote.user_error(text):
-        return known
-    quoted = re.findall(r"^[\w.]*(?:Error|Exception): .+$", text, re.MULTILINE)
-    reason = quoted[-1] if quoted else errors.first_line(Exception(text))
-    return errors.UserError(
-        f"{errors.arg('runner', 'spark')}: Spark ended the job ({reason}):"
-        " correct this, and repeat the command; finished files are kept"
-    )
+        text = str(getattr(error, "java_exception", error))
+        if known := remote.user_error(text):
+            raise known from error
+        # The last line of a task's traceback in Python, or the first line.
+        reasons = re.findall(r"^[\w.]*(?:Error|Exception): .+$", text, re.M)
+        reason = [*text.splitlines()[:1], *reasons][-1]
+        raise errors.UserError(
+            f"{errors.arg('runner', 'spark')}: Spark ended the job ({reason}):"
+            " correct this, and repeat the command; finished files are kept"
+        ) from error

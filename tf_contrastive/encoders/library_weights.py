@@ -7,12 +7,9 @@ colours in the order BGR gets the kernel of its first convolution reversed, and
 one which standardises its input itself leaves that out.
 """
 
-import contextlib
 import os
-import zipfile
 from typing import Any
 
-import h5py
 import numpy as np
 import tensorflow as tf
 
@@ -21,9 +18,6 @@ from tf_contrastive.config import components
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
-
-# What h5py, Keras and TensorFlow raise for files that they cannot read.
-_UNREADABLE = OSError, KeyError, zipfile.BadZipFile, tf.errors.OpError
 
 
 def load(
@@ -122,9 +116,6 @@ def _downloaded(
         ) from error
 
 
-# ---- Files -------------------------------------------------------------------
-
-
 def _read(path: str, model: tf.keras.Model, name: str) -> None:
     """Loads a file into a network of its library.
 
@@ -135,49 +126,18 @@ def _read(path: str, model: tf.keras.Model, name: str) -> None:
     try:
         files.size(path)
         with files.temporary_folder() as folder:
-            # Keras tells its formats apart by the names of files.
-            local = os.path.join(folder, os.path.basename(path).lower())
+            # By this name Keras takes its older format, and compares the
+            # layers with those of the network.
+            local = os.path.join(folder, "file.h5")
             tf.io.gfile.copy(path, local)
             model.load_weights(local)
-            if not local.endswith((".weights.h5", ".keras")):
-                return  # Of this format, Keras has compared the layers.
-            own = os.path.join(folder, "own.weights.h5")
-            model.save_weights(own)
-            known = _arrays(own)
-            # Those of an optimizer are elsewhere.
-            roots = {array.partition("/")[0] for array in known}
-            others = [
-                array
-                for array in _arrays(local) - known
-                if array.partition("/")[0] in roots
-            ]
-            if others:
-                raise ValueError(f"it also has {min(others)}")
     except (FileNotFoundError, tf.errors.NotFoundError) as error:
         raise errors.UserError(f"{init_from}: there is no such file") from error
-    except ValueError as error:
+    except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
         raise errors.UserError(
-            f"{init_from} does not hold {name} without its top"
-            f" ({errors.first_line(error)}): use what `save_weights` of that"
-            " network wrote; from a network with a top, save"
-            " tf.keras.Model(model.input, LAYER.output), of its last layer"
-            " before the global average"
+            f"{init_from} cannot be read as {name} without its top"
+            f" ({errors.first_line(error)}): use what `save_weights('FILE.h5')`"
+            " of that network wrote; of a network with a top, of"
+            " tf.keras.Model(model.input, LAYER.output), where LAYER is its"
+            " last one before the global average"
         ) from error
-    except _UNREADABLE as error:
-        raise errors.UserError(
-            f"{init_from} is damaged, or was not written by Keras"
-            f" ({errors.first_line(error)}): download or copy it again"
-        ) from error
-
-
-def _arrays(path: str) -> set[str]:
-    """Returns the names of the arrays in a file of Keras' newer formats."""
-    with contextlib.ExitStack() as stack:
-        stored: Any = path
-        if zipfile.is_zipfile(path):
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            stored = stack.enter_context(archive.open("model.weights.h5"))
-        content = stack.enter_context(h5py.File(stored))
-        names: list[str] = []
-        content.visit(names.append)
-        return {x for x in names if isinstance(content[x], h5py.Dataset)}

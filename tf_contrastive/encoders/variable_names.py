@@ -1,18 +1,8 @@
-"""Names of variables, of which Keras repeats some and numbers others."""
+"""Names of variables, which Keras numbers in the whole process."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """Adds its count to each name: layers of nested networks may share one."""
-    counts: Counter[str] = Counter()
-    found = []
-    for name in names:
-        found.append(f"{name}/{counts[name]}")
-        counts[name] += 1
-    return found
 
 
 def counted_from_zero(names: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from tf_contrastive.exporting.paths import (
     load,
     load_run,
 )
+from tf_contrastive.exporting.photographs import photographs
 from tf_contrastive.exporting.saved_model import (
     DETAILS_FILE,
     KERAS_FILE,
@@ -28,11 +29,6 @@ from tf_contrastive.exporting.saved_model import (
     export,
     makers,
     makers_of_export,
-)
-from tf_contrastive.exporting.tensorflow_serving import (
-    as_bytes,
-    as_jpeg,
-    photographs,
 )
 from tf_contrastive.exporting.tflite_onnx import check_installed, compare
 from tf_contrastive.exporting.versioning import (
@@ -49,8 +45,6 @@ __all__ = [
     "Parts",
     "ProbeHead",
     "PrototypeHead",
-    "as_bytes",
-    "as_jpeg",
     "check_installed",
     "compare",
     "copy_weights",

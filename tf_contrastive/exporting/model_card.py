@@ -9,16 +9,7 @@ from tf_contrastive.base import files
 
 FILE = "README.md"
 _EVALUATION = "evaluation.json"
-_RESULTS_FORM = {
-    "results": [
-        {
-            "encoder": str,
-            "protocol": str,
-            "top1": files.NUMBER_OR_NONE,
-            "top1_interval": files.is_interval_or_none,
-        }
-    ]
-}
+_ROW = {"encoder": str, "protocol": str, "top1": files.NUMBER_OR_NONE}
 
 _IMAGES = "uint8 `[N, H, W, 3]` of any size"
 _EMBEDDING = "`embedding`: float32 `[N, {embedding_size}]`"
@@ -139,25 +130,26 @@ def _evaluation(run: checkpoints.Run | None) -> str:
     report = {}
     if run is not None:
         path = os.path.join(run.config.runtime.workdir, _EVALUATION)
-        report = files.read_json(path, {}, _RESULTS_FORM)
+        report = files.read_json(path, {}, {"results": [_ROW]})
     if run is None or not report:
         return "None: run `python -m tf_contrastive evaluate` before `export`."
-    rows = []
-    for result in report["results"]:
-        if result["encoder"] == "trained" and result["top1"] is not None:
-            name = f"{result['protocol']} {result.get('variant', '')}".strip()
-            data = result.get("dataset") or report.get("dataset")
-            interval = result["top1_interval"]
-            ends = "{:.4f} to {:.4f}".format(*interval) if interval else ""
-            rows.append((name, str(data), f"{result['top1']:.4f}", ends))
-    lines = [_table(("protocol", "dataset", "top-1", "95 %"), rows)]
-    lines.append(
-        f"Of step {report.get('step')} (the export: step {run.step}), on the"
-        f" split {report.get('test_split')}."
+    rows = [
+        (
+            f"{result['protocol']} {result.get('variant', '')}".strip(),
+            str(result.get("dataset") or report.get("dataset")),
+            f"{result['top1']:.4f}",
+        )
+        for result in report["results"]
+        if result["encoder"] == "trained" and result["top1"] is not None
+    ]
+    text = (
+        f"{_table(('protocol', 'dataset', 'top-1'), rows)}\n\nOf step"
+        f" {report.get('step')} (the export: step {run.step}), on the split"
+        f" {report.get('test_split')}."
     )
     if report.get("seen"):
-        lines.append(f"Warning: {report['seen']}.")
-    return "\n\n".join(lines)
+        text += f"\n\nWarning: {report['seen']}."
+    return text
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 A run is data: it is read, never executed. An export is a program.
 """
 
+import itertools
 import os
 import re
 from typing import Any
@@ -15,12 +16,7 @@ from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import ChannelStatistics
 from tf_contrastive.config.encoder import names_weights
-from tf_contrastive.encoders import (
-    checked_input,
-    pretrained,
-    published,
-    variable_names,
-)
+from tf_contrastive.encoders import checked_input, pretrained, published
 from tf_contrastive.exporting import versioning
 
 
@@ -166,29 +162,15 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             " keras:ResNet50, or keras_cv:NAME"
         )
     other = load(path)
-    both = other.variables, encoder.variables
-    names = [variable_names.distinct([v.name for v in own]) for own in both]
-    counted = list(map(variable_names.counted_from_zero, names))
-    if set(names[0]) != set(names[1]) and set(counted[0]) == set(counted[1]):
-        names = counted
-    theirs, mine = (
-        dict(zip(keys, own, strict=True))
-        for keys, own in zip(names, both, strict=True)
-    )
-    differing = [
-        name
-        for name in mine | theirs
-        if name not in mine
-        or name not in theirs
-        or mine[name].shape != theirs[name].shape
-    ]
-    if differing:
+    theirs, mine = other.variables, encoder.variables
+    pairs = itertools.zip_longest(map(_form, theirs), map(_form, mine))
+    if differing := [pair for pair in pairs if pair[0] != pair[1]]:
         raise errors.UserError(
             f"{errors.arg('init_from', path)} holds another encoder:"
-            f" {len(differing)} variables are absent or of another shape, such"
-            f" as {differing[0]}: set its {errors.arg('encoder')},"
-            f" {errors.arg('width')}, {errors.arg('stem')} and"
-            f" {errors.arg('image_size')}"
+            f" {len(differing)} variables differ, such as"
+            f" {differing[0][0]} from {differing[0][1]}: set its"
+            f" {errors.arg('encoder')}, {errors.arg('width')},"
+            f" {errors.arg('stem')} and {errors.arg('image_size')}"
         )
     if _pads_evenly(other) != _pads_evenly(encoder):
         padding = "symmetric" if _pads_evenly(other) else "same"
@@ -211,8 +193,17 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             " were standardized otherwise: set"
             f" {errors.arg('standardize', statistics)}"
         )
-    for name, variable in mine.items():
-        variable.assign(theirs[name])
+    for variable, values in zip(mine, theirs, strict=True):
+        variable.assign(values)
+
+
+def _form(variable: tf.Variable) -> tuple[str, tuple[int, ...]]:
+    """Returns a variable's name without numbers, and its shape.
+
+    Keras numbers layers without a name in the whole process ("conv2d_37"); the
+    order of variables is that of the layers.
+    """
+    return re.sub(r"_?\d+", "", variable.name), tuple(variable.shape)
 
 
 def _statistics(encoder: Any) -> str | None:

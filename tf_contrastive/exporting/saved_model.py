@@ -15,7 +15,6 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.exporting import (
     model_card,
     paths,
-    tensorflow_serving,
     tflite_onnx,
     versioning,
 )
@@ -23,9 +22,22 @@ from tf_contrastive.exporting.exported_networks import Parts, image_shape
 from tf_contrastive.exporting.serving_module import ServingModule
 from tf_contrastive.views import preprocessing
 
-# Model servers ignore this folder, except for warm-up requests.
+# Model servers ignore this folder.
 DETAILS_FILE = "assets.extra/model.json"
 KERAS_FILE = "assets.extra/encoder.keras"
+_BATCHING_FILE = "assets.extra/batching_parameters.txt"
+_BATCHING = """\
+# TensorFlow Serving, --enable_batching --batching_parameters_file=THIS.
+# The server joins requests of a signature. Their images must have one size,
+# otherwise all of them fail. Encoded images (serving_bytes) may differ.
+max_batch_size { value: 64 }
+batch_timeout_micros { value: 2000 }
+max_enqueued_batches { value: 100 }
+# Set this to the number of cores.
+num_batch_threads { value: 8 }
+# Batches are padded to the next of these sizes, which saves compilations.
+allowed_batch_sizes: [1, 2, 4, 8, 16, 32, 64]
+"""
 
 
 def export(
@@ -54,8 +66,7 @@ def export(
       label_names: of its classes; default: those of the run, or their ids.
       formats: "keras", "tflite" and "onnx", in addition to the SavedModel.
       images: float32 [n, S, S, K], real images as the encoder takes them, to
-        check and calibrate other formats and to warm servers up; None: crops of
-        two photographs.
+        check and calibrate TFLite and ONNX; None: crops of two photographs.
       max_image_pixels: limit of an encoded image that is decoded.
 
     Returns:
@@ -73,9 +84,7 @@ def export(
     output_dir = os.fspath(output_dir)
     parts = Parts.load(model_or_workdir, checkpoint)
     details = _details(parts, head, label_names, max_image_pixels)
-    if images is None:
-        _, size, channels = image_shape(parts.encoder)
-        images = tensorflow_serving.photographs(32, size, channels)
+    others = [x for x in formats if x not in ("savedmodel", "keras")]
 
     failures: list[errors.UserError] = []
 
@@ -83,9 +92,7 @@ def export(
         """Writes all files of the version into a local folder."""
         signatures = module.signatures()
         tf.saved_model.save(module, path, signatures=signatures)
-        image_type = signatures["serving_default"].input_signature[0].dtype
-        tensorflow_serving.write(path, signatures, images, image_type)
-        others = [x for x in formats if x not in ("savedmodel", "keras")]
+        files.write(os.path.join(path, _BATCHING_FILE), _BATCHING)
         conversions: list[dict[str, Any]] = []
         try:
             if "keras" in formats:

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
+from tf_contrastive.exporting.photographs import photographs
 from tf_contrastive.exporting.serving_module import ServingModule
 
 # The largest difference from the SavedModel, as a fraction of the largest
@@ -41,7 +42,10 @@ def check_installed(formats: Sequence[str]) -> None:
 
 
 def write(
-    path: str, module: ServingModule, formats: Sequence[str], images: np.ndarray
+    path: str,
+    module: ServingModule,
+    formats: Sequence[str],
+    images: np.ndarray | None,
 ) -> Iterator[dict[str, Any]]:
     """Writes an encoder in other formats, next to its SavedModel.
 
@@ -52,8 +56,8 @@ def write(
       path: folder of the SavedModel, with which the others are compared.
       module: holds the encoder.
       formats: "tflite", "onnx".
-      images: float32 [n, S, S, K], real images. All calibrate the int8 model;
-        the first are compared.
+      images: float32 [n, S, S, K], real images; None: crops of photographs. All
+        calibrate the int8 model; the first are compared.
 
     Yields:
       `saved_model.details`' description of each file, once it is written.
@@ -64,6 +68,9 @@ def write(
     """
     if not formats:
         return
+    if images is None:
+        _, size, _, channels = module.encoder_spec.shape
+        images = photographs(32, size, channels)
     function = tf.function(
         lambda images: {"embedding": module.encode(images)},
         input_signature=[module.encoder_spec],

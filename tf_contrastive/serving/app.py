@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tf_contrastive.base import terminal
-from tf_contrastive.config.serving import Serving
+from tf_contrastive.config.serving import MODEL, Serving
 from tf_contrastive.serving import rest
 from tf_contrastive.serving.batching import Batcher
 from tf_contrastive.serving.saved_model import SavedModel
@@ -58,7 +58,7 @@ class App:
     """Answers requests, in one event loop.
 
     Args:
-      serving: the model's name, and the limits.
+      serving: the limits.
       versions: of the model, already loaded.
 
     Attributes:
@@ -129,11 +129,8 @@ class App:
 
     def _version(self, match: re.Match[str]) -> int | None:
         """Returns the version that a path names, if any."""
-        name = self._serving.model_name
-        if match[1] != name:
-            raise HTTPException(
-                404, f"there is no model {match[1]}: use {name}"
-            )
+        if match[1] != MODEL:
+            raise HTTPException(404, f"there is no model but {MODEL}")
         return int(match[2]) if match[2] else None
 
     def _describe(self, number: int | None, kind: str) -> bytes:
@@ -144,7 +141,7 @@ class App:
             status = {"error_code": "OK", "error_message": ""}
             row = {**version, "state": "AVAILABLE", "status": status}
             return _json(model_version_status=[row])
-        name = {"name": self._serving.model_name, "signature_name": ""}
+        name = {"name": MODEL, "signature_name": ""}
         # Twice: a map in a message of the same name.
         metadata = {"signature_def": {"signature_def": model.metadata}}
         return _json(model_spec={**name, **version}, metadata=metadata)

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tf_contrastive import exporting
 from tf_contrastive.base import errors
-from tf_contrastive.config.serving import Serving
+from tf_contrastive.config.serving import MODEL, Serving
 from tf_contrastive.serving.app import READ_SECONDS, App
 from tf_contrastive.serving.versions import Versions
 
@@ -48,7 +48,7 @@ def serve(serving: Serving) -> None:
         listener.listen()
         print(
             f"serving version {versions.number} of {path}:"
-            f" http://{host}:{port}/v1/models/{serving.model_name}",
+            f" http://{host}:{port}/v1/models/{MODEL}",
             flush=True,
         )
         # uvicorn raises its signal again when the requests are finished, or

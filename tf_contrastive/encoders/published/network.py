@@ -5,6 +5,7 @@ import dataclasses
 import re
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
@@ -24,7 +25,7 @@ from tf_contrastive.encoders.published.tables import (
 _READ = (
     "read are ResNets of google-research's SimCLR and SupCon, and of PyTorch"
     " with the names of torchvision or SupContrast, and (as `init_from` of"
-    " keras:NAME) files .h5 and .keras of Keras"
+    " keras:NAME) files .h5 of Keras"
 )
 _STEMS = {7: "imagenet", 3: "cifar"}
 _SIDES = {"imagenet": 224, "cifar": 32}
@@ -75,6 +76,11 @@ class Found:
                     f"{self.path}: {self._names[variable.name]} has the shape"
                     f" {values.shape}, in {name} {tuple(variable.shape)}: it is"
                     " another network, such as Wide ResNet, which is not read"
+                )
+            if not np.isfinite(values).all():
+                raise errors.UserError(
+                    f"{self.path}: {self._names[variable.name]} holds NaN or"
+                    " infinity: use a checkpoint of before the training failed"
                 )
             variable.assign(values)
         return encoder

@@ -166,6 +166,11 @@ def _pytorch(path: str) -> Content | None:
         names = zipfile.ZipFile(content).namelist()
         if not any(name.endswith("/data.pkl") for name in names):
             return None
+        if any(name.endswith("/constants.pkl") for name in names):
+            raise errors.UserError(
+                f"{path} is a program of TorchScript, which is not executed:"
+                " save its tensors, by torch.save(model.state_dict(), FILE)"
+            )
     content.seek(0)
     errors.check_package(path, "torch", "torch")
     import torch

@@ -20,8 +20,9 @@ PYTORCH_STANDARDIZATION = {
     "imagenet": "imagenet",
     "imagenet100": "imagenet",
 }
-# An encoder that follows another one, in MoCo, BYOL and others.
-_FOLLOWER = re.compile(r"(^|[._])(k|ema|key|momentum|target|teacher)([._]|$)")
+# An encoder beside the one that the authors evaluate: it follows that one in
+# MoCo, BYOL and others; in DINO the teacher is evaluated.
+_OTHER = re.compile(r"(^|[._])(k|ema|key|momentum|target|student)([._]|$)")
 _VARIABLE = "(kernel|bias|gamma|beta|moving_mean|moving_variance)"
 
 
@@ -77,7 +78,7 @@ class Table:
       parts: of a convolution, and of gamma, beta, mean and variance.
       kernel_axes: of height, width, inputs and outputs in a kernel.
       pool_padding, project_first: see `config.encoder.ResNet`.
-      follows: whether it is of an encoder that follows another one.
+      is_other: whether it is of an encoder beside the one to be read.
     """
 
     source: str
@@ -94,7 +95,7 @@ class Table:
     kernel_axes: tuple[int, ...] = (0, 1, 2, 3)
     pool_padding: str = "same"
     project_first: bool = True
-    follows: bool = False
+    is_other: bool = False
 
     def variables(self, place: Place) -> dict[str, str]:
         """Returns the names of variables here -> theirs, of a place."""
@@ -123,7 +124,7 @@ def tables(names: Iterable[str]) -> list[Table]:
         for table in (*_TENSORFLOW, *_pytorch(names))
         if any(re.fullmatch(table.encoder, name) for name in names)
     ]
-    leading = [table for table in found if not table.follows]
+    leading = [table for table in found if not table.is_other]
     return leading or found
 
 
@@ -215,7 +216,8 @@ def _pytorch(names: set[str]) -> Iterator[Table]:
             yield _torchvision(names, prefix, "conv1", "bn1", "layer", 1)
         elif match := re.fullmatch(r"(.*\b)([234])\.0\.conv1\.weight", name):
             prefix, first = match[1], int(match[2])
-            if f"{prefix}1.running_mean" in names:
+            before = f"{prefix}{first - 1}.0.conv1.weight"
+            if f"{prefix}1.running_mean" in names and before not in names:
                 yield _torchvision(names, prefix, "0", "1", "", first)
 
 
@@ -247,5 +249,5 @@ def _torchvision(
         kernel_axes=(2, 3, 1, 0),
         pool_padding="symmetric",
         project_first=False,
-        follows=bool(_FOLLOWER.search(prefix)),
+        is_other=bool(_OTHER.search(prefix)),
     )
