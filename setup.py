@@ -140,6 +140,7 @@ setuptools.setup(
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
         "tf_contrastive.config": ["backbones.json"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
+        "tf_contrastive.encoders.published": ["tables.json"],
         # The template of a page.
         "tf_contrastive.evaluation.explore": ["page.*"],
     },

@@ -1,29 +1,22 @@
 """Names of the variables of residual networks, in the authors' programs."""
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from tf_contrastive.config.encoder import Blocks
 
-# Of CIFAR-10, by the authors' code. google-research's SupCon has it of pixels
-# in [-1, 1].
-_CIFAR10 = "0.4914,0.4822,0.4465/0.2023,0.1994,0.201"
+_DATA = json.loads(
+    Path(__file__).with_name("tables.json").read_text(encoding="utf-8")
+)
 # Of PyTorch's dataset (`opt.dataset`) in the code of SupContrast and SINCERE.
-PYTORCH_STANDARDIZATION = {
-    "cifar10": _CIFAR10,
-    "cifar100": "0.5071,0.4867,0.4408/0.2675,0.2565,0.2761",
-    "cifar2": "0.4977,0.4605,0.416/0.2537,0.2481,0.2535",
-    "aircraft": "0.4804,0.5115,0.5348/0.1561,0.1555,0.181",
-    "cars": "0.4707,0.4601,0.4549/0.2319,0.2318,0.2373",
-    "imagenet": "imagenet",
-    "imagenet100": "imagenet",
-}
+PYTORCH_STANDARDIZATION: dict[str, str] = _DATA["pytorch_standardization"]
 # An encoder beside the one that the authors evaluate: it follows that one in
 # MoCo, BYOL and others; in DINO the teacher is evaluated.
 _OTHER = re.compile(r"(^|[._])(k|ema|key|momentum|target|student)([._]|$)")
-_VARIABLE = "(kernel|bias|gamma|beta|moving_mean|moving_variance)"
 
 
 class Place(NamedTuple):
@@ -62,8 +55,9 @@ def places(blocks: Blocks, project_first: bool) -> list[Place]:
     ]
 
 
-# Place -> names of the convolution and of its normalization.
-_Names = Callable[[Place], tuple[str, str]]
+# Kind of a place, see `Table.theirs` -> forms of the names of the convolution
+# and of its normalization.
+_Names = dict[str, tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +66,13 @@ class Table:
 
     Attributes:
       source: where they are from.
-      names: of a place.
+      names: forms of the names, by the kind of a place.
       encoder: matches the names of all variables of the encoder.
       standardize: by the stem, as option `standardize`.
       parts: of a convolution, and of gamma, beta, mean and variance.
       kernel_axes: of height, width, inputs and outputs in a kernel.
       pool_padding, project_first: see `config.encoder.ResNet`.
+      first_group: number of the first stage.
       is_other: whether it is of an encoder beside the one to be read.
     """
 
@@ -95,11 +90,35 @@ class Table:
     kernel_axes: tuple[int, ...] = (0, 1, 2, 3)
     pool_padding: str = "same"
     project_first: bool = True
+    first_group: int = 0
     is_other: bool = False
+
+    def theirs(self, place: Place) -> list[str]:
+        """Returns the names of a convolution and of its normalization."""
+        kind = "stem"
+        if place.stage:
+            kind = "bottleneck " if place.bottleneck else "basic "
+            kind += "conv" if place.conv else "shortcut"
+        # The first block of SupCon's groups has a shortcut, which is counted.
+        in_block = place.conv - (place.block > 0)
+        fields = {
+            "group": place.stage - 1 + self.first_group,
+            "block": place.block,
+            "conv": place.conv,
+            # A layer of DropBlock follows those of SimCLR's bottleneck.
+            "twice": 2 * (place.conv - 1),
+            "twice_1": 2 * (place.conv - 1) + 1,
+            "thrice": 3 * (place.conv - 1),
+            "thrice_1": 3 * (place.conv - 1) + 1,
+            "_number": f"_{place.number}" if place.number else "",
+            "_block": f"_{place.block}" if place.block else "",
+            "_conv": f"_{in_block}" if in_block else "",
+        }
+        return [form.format(**fields) for form in self.names[kind]]
 
     def variables(self, place: Place) -> dict[str, str]:
         """Returns the names of variables here -> theirs, of a place."""
-        here, theirs = _names_here(place), self.names(place)
+        here, theirs = _names_here(place), self.theirs(place)
         parts = ("kernel", "gamma", "beta", "moving_mean", "moving_variance")
         return {
             f"{here[part != 'kernel']}/{part}:0": theirs[part != "kernel"] + end
@@ -128,76 +147,7 @@ def tables(names: Iterable[str]) -> list[Table]:
     return leading or found
 
 
-# ---- TensorFlow --------------------------------------------------------------
-
-
-def _counted(name: str, number: int) -> str:
-    return f"{name}_{number}" if number else name
-
-
-def _simclr(place: Place) -> tuple[str, str]:
-    return (
-        f"base_model/{_counted('conv2d', place.number)}",
-        f"base_model/{_counted('batch_normalization', place.number)}",
-    )
-
-
-def _simclr_tf2(place: Place) -> tuple[str, str]:
-    model = "model/resnet_model"
-    if not place.stage:
-        stem = f"{model}/initial_conv_relu_max_pool"
-        return f"{stem}/0/conv2d", f"{stem}/2/bn"
-    block = f"{model}/block_groups/{place.stage - 1}/layers/{place.block}"
-    # A layer of DropBlock follows those of a bottleneck.
-    shortcut, layers, step = (
-        ("projection_layers", "conv_relu_dropblock_layers", 3)
-        if place.bottleneck
-        else ("shortcut_layers", "conv2d_bn_layers", 2)
-    )
-    if not place.conv:
-        return f"{block}/{shortcut}/0/conv2d", f"{block}/{shortcut}/1/bn"
-    first = (place.conv - 1) * step
-    return (
-        f"{block}/{layers}/{first}/conv2d",
-        f"{block}/{layers}/{first + 1}/bn",
-    )
-
-
-def _supcon(place: Place) -> tuple[str, str]:
-    where, number = "ContrastiveModel/Encoder", 0
-    if place.stage:
-        kind = "BottleneckBlock" if place.bottleneck else "ResidualBlock"
-        block = _counted(kind, place.block)
-        where += f"/BlockGroup{place.stage - 1}/{block}"
-        # The first block of a group has a shortcut, which is counted first.
-        number = place.conv - (place.block > 0)
-    return (
-        f"{where}/{_counted('Conv2DFixedPadding', number)}/conv2d",
-        f"{where}/{_counted('batch_normalization', number)}",
-    )
-
-
-_UNSCALED = {"imagenet": "none", "cifar": "none"}
-_TENSORFLOW = (
-    Table(
-        "SimCLR (google-research/simclr)",
-        _simclr,
-        f"base_model/[^/]+/{_VARIABLE}",
-        _UNSCALED,
-    ),
-    Table(
-        "SimCLR (google-research/simclr/tf2)",
-        _simclr_tf2,
-        f"model/resnet_model/.+/{_VARIABLE}",
-        _UNSCALED,
-    ),
-    Table(
-        "SupCon (google-research/supcon)",
-        _supcon,
-        f"ContrastiveModel/Encoder/.+/{_VARIABLE}",
-        {"imagenet": "0.5,0.5,0.5/0.5,0.5,0.5", "cifar": _CIFAR10},
-    ),
-)
+_TENSORFLOW = [Table(**table) for table in _DATA["tensorflow"]]
 
 
 # ---- PyTorch -----------------------------------------------------------------
@@ -228,26 +178,29 @@ def _torchvision(
     if any(x.startswith(prefix) and ".shortcut." in x for x in names):
         shortcut = "shortcut"
 
-    def of(place: Place) -> tuple[str, str]:
-        if not place.stage:
-            return prefix + conv, prefix + norm
-        block = f"{prefix}{stage}{place.stage - 1 + first}.{place.block}"
-        if not place.conv:
-            return f"{block}.{shortcut}.0", f"{block}.{shortcut}.1"
-        return f"{block}.conv{place.conv}", f"{block}.bn{place.conv}"
-
+    escaped = prefix.replace("{", "{{").replace("}", "}}")
+    block = f"{escaped}{stage}{{group}}.{{block}}"
+    of_conv = f"{block}.conv{{conv}}", f"{block}.bn{{conv}}"
+    of_shortcut = f"{block}.{shortcut}.0", f"{block}.{shortcut}.1"
     layers = "|".join(
         [conv, norm, *(rf"{stage}{first + i}\.\d+\..+" for i in range(4))]
     )
     return Table(
         f"PyTorch ({prefix}{conv}.weight, ...)",
-        of,
+        {
+            "stem": (escaped + conv, escaped + norm),
+            "basic conv": of_conv,
+            "basic shortcut": of_shortcut,
+            "bottleneck conv": of_conv,
+            "bottleneck shortcut": of_shortcut,
+        },
         rf"{re.escape(prefix)}({layers})"
         r"\.(weight|bias|running_mean|running_var)",
-        {"imagenet": "imagenet", "cifar": _CIFAR10},
+        {"imagenet": "imagenet", "cifar": PYTORCH_STANDARDIZATION["cifar10"]},
         (".weight", ".weight", ".bias", ".running_mean", ".running_var"),
         kernel_axes=(2, 3, 1, 0),
         pool_padding="symmetric",
         project_first=False,
+        first_group=first,
         is_other=bool(_OTHER.search(prefix)),
     )
