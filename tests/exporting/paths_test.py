@@ -47,18 +47,18 @@ def test_a_loaded_encoder_takes_bytes_and_refuses_other_values(kind, tmp_path):
             load(np.zeros(shape, np.uint8))
 
 
-def _unnamed(branches, named=lambda branch: None):
-    """A network of layers of equal shapes, by default without names."""
+def _unnamed(branches):
+    """A network of nested layers of equal shapes, without names."""
 
     def make(image_shape):
-        def part(branch):
+        def part():
             images = tf.keras.Input(image_shape)
-            layer = tf.keras.layers.Conv2D(3, 1, name=named(branch))
+            layer = tf.keras.layers.Conv2D(3, 1)
             return tf.keras.Model(images, layer(images))
 
         images = tf.keras.Input(image_shape)
         x = tf.keras.layers.Add()(
-            [(i + 1) * part(i)(images) for i in range(branches)]
+            [(i + 1) * part()(images) for i in range(branches)]
         )
         x = tf.keras.layers.BatchNormalization()(x)
         return tf.keras.Model(images, x)
@@ -67,28 +67,18 @@ def _unnamed(branches, named=lambda branch: None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "named",
-    [
-        lambda branch: None,
-        # As KerasCV numbers blocks of CSPDarkNet.
-        lambda branch: f"block{tf.keras.backend.get_uid('block')}_conv",
-        # Each in its own nested network.
-        lambda branch: "conv",
-    ],
-    ids=["unnamed", "numbered", "equal"],
-)
-def test_layers_without_own_names_are_copied_to_their_own(named, monkeypatch):
+def test_layers_without_own_names_are_copied_to_their_own(tmp_path):
+    """Keras numbers them in the whole process: 11 after 9, and 2."""
     images = make_images(4) / np.float32(255)
-    other = _unnamed(11, named)
+    other = _unnamed(11)
     rng = np.random.default_rng(0)
     other.set_weights([w + rng.random(w.shape) for w in other.get_weights()])
-    monkeypatch.setattr(exporting.paths, "load", lambda _: other)
-    encoder = _unnamed(11, named)
-    exporting.copy_weights("run", encoder)
+    path = exporting.export(other, str(tmp_path / "export"))
+    encoder = _unnamed(11)
+    exporting.copy_weights(path, encoder)
     np.testing.assert_array_equal(encoder(images), other(images))
     with pytest.raises(errors.UserError, match="another encoder"):
-        exporting.copy_weights("run", _unnamed(12, named))
+        exporting.copy_weights(path, _unnamed(12))
 
 
 def test_a_loaded_export_trains(encoder, projection, saved):

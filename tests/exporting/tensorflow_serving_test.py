@@ -240,19 +240,3 @@ def test_the_grpc_client_embeds_files(base, files, capsys, monkeypatch):
     finally:
         server.stop(None)
     _check_answers(base, capsys.readouterr().out.splitlines(), files)
-
-
-def test_clients_say_that_nobody_answers_or_a_file_is_missing(
-    files, monkeypatch, capsys
-):
-    for name, flag in (
-        ("rest_client", "--url=http://localhost:1"),
-        ("grpc_client", "--address=localhost:1"),
-    ):
-        client = _example(name)
-        monkeypatch.setattr(sys, "argv", [name, flag, *files])
-        assert client.main() == 1
-        assert "localhost:1" in capsys.readouterr().err
-        monkeypatch.setattr(sys, "argv", [name, flag, *files, "no.jpg"])
-        assert client.main() == 1
-        assert capsys.readouterr().err == "no.jpg: No such file or directory\n"
