@@ -34,12 +34,11 @@ def _job(images, output, **values):
 def test_a_worker_unlike_the_first_process_is_refused(export, images, tmp_path):
     job = _job(images, tmp_path / "out" / "d.npz")
     shards = jobs.begin(job, {})
-    part = next(remote.parts(job, shards))
-    work = remote.Work.of(job, export)
+    work = next(remote.works(job, export, shards))
 
     def refused(other, message):
         with pytest.raises(errors.UserError, match=message):
-            other.embed(part)
+            other.embed()
         assert not list((tmp_path / "out").glob("d-*"))
 
     for name in ("tf_contrastive", "tensorflow", "Pillow"):
@@ -60,7 +59,7 @@ def test_a_worker_unlike_the_first_process_is_refused(export, images, tmp_path):
     images.rename(tmp_path / "moved")
     refused(work, "images is not on the worker")
     (tmp_path / "moved").rename(images)
-    work.embed(part)
+    work.embed()
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "d.json",
         "d-00000-of-00002.npz",
@@ -69,15 +68,14 @@ def test_a_worker_unlike_the_first_process_is_refused(export, images, tmp_path):
 
 def test_a_shard_that_is_there_is_kept(export, images, tmp_path):
     job = _job(images, tmp_path / "d.npz")
-    work = remote.Work.of(job, export)
-    first, second = remote.parts(job, jobs.begin(job, {}))
-    work.embed(first)
+    first, second = remote.works(job, export, jobs.begin(job, {}))
+    first.embed()
     before = (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns
-    work.embed(first)
+    first.embed()
     # What an attempt leaves that ends before it writes its shard.
     with open(second.shard.bad_path, "w") as file:
         file.write(json.dumps({"missing": ["an image"]}))
-    work.embed(second)
+    second.embed()
     assert (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns == before
     assert np.load(second.shard.path)["indices"].tolist() == [3, 4, 5]
     assert jobs.bad_images(job) == []
@@ -112,8 +110,8 @@ def test_a_prepared_dataset_is_opened_as_where_the_job_was_started(
     job = jobs.Job(
         source, 8, str(tmp_path / "d.npz"), shard_size=9, opener=opener
     )
-    (part,) = remote.parts(job, jobs.begin(job, {}))
-    remote.Work.of(job, export).embed(part)
+    (work,) = remote.works(job, export, jobs.begin(job, {}))
+    work.embed()
     name = "d-00000-of-00001.npz"
     assert np.load(tmp_path / name)["labels"].tolist() == [1, 0, 1, 1]
 

@@ -14,13 +14,10 @@ from tf_contrastive.embedding import remote
 
 
 class _Embed(apache_beam.DoFn):
-    """Embeds a shard's part, and writes its file."""
-
-    def __init__(self, work: remote.Work) -> None:
-        self._work = work
+    """Embeds a shard, and writes its file."""
 
     def process(self, packed: bytes) -> None:
-        self._work.embed(pickler.loads(packed))
+        pickler.loads(packed).embed()
 
 
 def pipeline(
@@ -63,15 +60,14 @@ def run(
     """
     # Pickled here, since Beam's plain pickle cannot handle the functions that
     # read files.
-    parts = [pickler.dumps(part) for part in remote.parts(job, shards)]
-    work = remote.Work.of(job, saved_model)
+    works = [*map(pickler.dumps, remote.works(job, saved_model, shards))]
     try:
         with pipeline:
             _ = (
                 pipeline
-                | "Shards" >> apache_beam.Create(parts)
+                | "Shards" >> apache_beam.Create(works)
                 | "Share" >> apache_beam.Reshuffle()
-                | "Embed" >> apache_beam.ParDo(_Embed(work))
+                | "Embed" >> apache_beam.ParDo(_Embed())
             )
     except RuntimeError as error:  # It quotes that of a worker.
         raise remote.user_error(str(error)) or error from error

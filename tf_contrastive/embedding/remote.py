@@ -27,20 +27,48 @@ _PATHS = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """A shard and its part of the source, without tensors."""
+class Work:
+    """A shard, and what a worker needs to embed it.
 
+    Attributes:
+      job: without the examples of its source.
+      shard: one of its shards.
+      arrays, files: the shard's part of the source; both None: a worker opens
+        the source by `job.opener`.
+      saved_model: export that workers can read.
+      versions: of the process that started the job.
+    """
+
+    job: jobs.Job
     shard: jobs.Shard
     arrays: dict[str, np.ndarray] | None
     files: Files | None
+    saved_model: str
+    versions: dict[str, str]
 
-    def open(self, job: jobs.Job) -> datasets.Source:
-        """Opens the part on a worker.
+    def embed(self) -> None:
+        """Writes the shard's file, unless another attempt has done so.
 
         Raises:
-          UserError: if its files are not there.
+          UserError: if this worker is unlike the process that started the job,
+            or a file cannot be read or written.
         """
-        whole = job.source
+        for name, own in _versions().items():
+            if own != self.versions[name]:
+                raise errors.UserError(
+                    f"{name} is {own} on the worker {socket.gethostname()}, and"
+                    f" {self.versions[name]} where the job was started: make"
+                    " them equal"
+                )
+        _check_present([self.job.identity_path])
+        _check_present([f"{self.saved_model}/saved_model.pb"])
+        if not files.exists(self.shard.path):
+            embedder = _embedder(self.saved_model)
+            jobs.embed_shard(self.job, embedder, self.shard, self._open())
+
+    def _open(self) -> datasets.Source:
+        """Opens the shard's part of the source."""
+        whole = self.job.source
         info = dataclasses.replace(
             whole.info, num_examples=self.shard.stop - self.shard.start
         )
@@ -53,65 +81,22 @@ class Part:
             _check_present(self.files.names)
             return in_files(self.files, whole.decode, info)
         rows = np.arange(self.shard.start, self.shard.stop)
-        return _opened(*job.opener).select(rows)
+        return _opened(*self.job.opener).select(rows)
 
 
-def parts(job: jobs.Job, shards: Sequence[jobs.Shard]) -> Iterator[Part]:
-    """Yields each shard with its part of the source."""
+def works(
+    job: jobs.Job, saved_model: str, shards: Sequence[jobs.Shard]
+) -> Iterator[Work]:
+    """Yields the work of each shard of a job that `job.begin` has begun."""
+    absent = ("records", "arrays", "files", "paths", "digests")
+    without: dict[str, Any] = dict.fromkeys(absent)
+    source = dataclasses.replace(job.source, **without)
+    plain = dataclasses.replace(job, source=source)
     for shard in shards:
         part = job.source.select(np.arange(shard.start, shard.stop))
         arrays = None if part.arrays is None else part.columns()
-        yield Part(shard, arrays, None if job.opener else part.files)
-
-
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """What all workers of a job get.
-
-    Attributes:
-      job: without the examples of its source.
-      saved_model: export that workers can read.
-      versions: of the process that started the job.
-    """
-
-    job: jobs.Job
-    saved_model: str
-    versions: dict[str, str]
-
-    @classmethod
-    def of(cls, job: jobs.Job, saved_model: str) -> "Work":
-        """Returns the work of a job that `job.begin` has begun."""
-        absent = ("records", "arrays", "files", "paths", "digests")
-        without: dict[str, Any] = dict.fromkeys(absent)
-        source = dataclasses.replace(job.source, **without)
-        return cls(
-            dataclasses.replace(job, source=source), saved_model, _versions()
-        )
-
-    def embed(self, part: Part) -> None:
-        """Writes a part's file, unless another attempt has done so.
-
-        Raises:
-          UserError: if this worker is unlike the process that started the job,
-            or a file cannot be read or written.
-        """
-        self._check()
-        if not files.exists(part.shard.path):
-            embedder = _embedder(self.saved_model)
-            jobs.embed_shard(
-                self.job, embedder, part.shard, part.open(self.job)
-            )
-
-    def _check(self) -> None:
-        for name, own in _versions().items():
-            if own != self.versions[name]:
-                raise errors.UserError(
-                    f"{name} is {own} on the worker {socket.gethostname()}, and"
-                    f" {self.versions[name]} where the job was started: make"
-                    " them equal"
-                )
-        _check_present([self.job.identity_path])
-        _check_present([f"{self.saved_model}/saved_model.pb"])
+        own_files = None if job.opener else part.files
+        yield Work(plain, shard, arrays, own_files, saved_model, _versions())
 
 
 def user_error(text: str) -> errors.UserError | None:

@@ -73,12 +73,11 @@ def run(
         or Spark ends the job.
     """
     # Spark's plain pickle cannot handle the functions that read files.
-    parts = [cloudpickle.dumps(part) for part in remote.parts(job, shards)]
-    work = remote.Work.of(job, saved_model)
+    works = [*map(cloudpickle.dumps, remote.works(job, saved_model, shards))]
     try:
         with pyspark.SparkContext(conf=conf) as context:
-            rows = context.parallelize(parts, len(parts))
-            rows.foreach(lambda part: work.embed(pickle.loads(part)))
+            rows = context.parallelize(works, len(works))
+            rows.foreach(lambda work: pickle.loads(work).embed())
     except Exception as error:  # Of several packages, also py4j's.
         text = str(getattr(error, "java_exception", error))
         if known := remote.user_error(text):
