@@ -344,8 +344,6 @@ def test_exported_prototypes_have_a_temperature_of_a_tenth():
     assert own / other == pytest.approx(np.exp(10), rel=1e-4)
 
 
-
-
 def test_the_metadata_of_a_png_have_64_kb():
     for padding, expected in (((1 << 16) - 20, 6), (1 << 16, 1)):
         text = b"\0" * 5 + b"x" * (padding - 5) + b'tiff:Orientation="6"'

@@ -38,10 +38,8 @@ def test_the_small_network():
     "options,message",
     [
         ({"name": "resnet51"}, "did you mean 'resnet50'"),
-        ({"stem": "imagnet"}, "did you mean imagenet"),
         ({"width": 0}, "above 0"),
         ({"image_shape": (32, 32)}, "height, width"),
-        ({"image_shape": (None, None, 3)}, "height, width"),
         (
             {"stem": "imagenet", "image_shape": (224, 28, 3)},
             "28 pixels are too small for the imagenet stem",
@@ -49,9 +47,7 @@ def test_the_small_network():
         ({"image_shape": (7, 7, 3)}, "too small for the cifar stem"),
         ({"name": "keras:MobilNetV2"}, "did you mean 'keras:MobileNetV2'"),
         ({"name": "torch:resnet18"}, "own_modules=torch"),
-        ({"name": "kears:VGG16"}, "did you mean keras"),
         ({"name": "keras:MobileNetV2", "width": 2.0}, "'width'"),
-        ({"name": "keras:VGG16", "stem": "cifar"}, "'stem'"),
         (
             {"name": "keras:VGG16", "image_shape": (16, 16, 3)},
             "16 x 16 x 3.*image_size",

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors, files
 from tf_contrastive.config.embed import format_of
-from tf_contrastive.datasets import record_files
 
 ADVICE = "use a file in a writable folder"
 

@@ -132,6 +132,7 @@ def orientation(data: tf.Tensor) -> tf.Tensor:
     unread = tf.debugging.Assert(is_jpeg | ~has_text, ["EXIF data in a text"])
     with tf.control_dependencies([unread]):
         exif = _block(data, is_jpeg, _JPEG_EXIF, _PNG_EXIF)
+    exif = tf.strings.regex_replace(exif, r"^(Exif\x00\x00)+", b"")
     value = _of_exif(tf.io.decode_raw(exif, tf.uint8))
     value = tf.cond(
         value == _ABSENT,
@@ -147,18 +148,24 @@ def _block(
     """Returns what follows a mark in its first segment or chunk, string [].
 
     A length precedes the mark: in a JPEG of 2 bytes, which it counts; in a PNG
-    of 4 bytes, without them and the 4 bytes of the chunk's type.
+    of 4 bytes, without them and the 4 bytes of the chunk's type. A JPEG whose
+    first mark is elsewhere fails.
     """
     mark = tf.where(is_jpeg, jpeg_mark, png_mark)
-    at = tf.strings.length(tf.strings.split(data, mark, maxsplit=1)[0])
-    number = _number(data, at - 4)
-    is_segment = number // 2**16 == _APP1
-    of_jpeg = tf.where(is_segment, number % 2**16 - 2, 0)
-    length = tf.where(is_jpeg, of_jpeg, number + 4)
+    # Not what follows the image, such as another one.
+    before = tf.where(is_jpeg, _SCAN, mark)
+    head = tf.strings.split(data, before, maxsplit=1)[0]
+    at = tf.strings.length(tf.strings.split(head, mark, maxsplit=1)[0])
+    end, number = tf.strings.length(data), _number(data, at - 4)
+    is_absent = tf.strings.substr(data, at, tf.strings.length(mark)) != mark
+    is_usual = ~is_jpeg | is_absent | (number // 2**16 == _APP1)
+    check = tf.debugging.Assert(is_usual, ["a mark within other data", mark])
+    length = tf.where(is_jpeg, number % 2**16 - 2, number + 4)
     length = tf.cast(length, tf.int32) - tf.strings.length(mark)
-    start = tf.minimum(at + tf.strings.length(mark), tf.strings.length(data))
-    length = tf.clip_by_value(length, 0, _MAX_METADATA)
-    return tf.strings.substr(data, start, length)
+    length = tf.where(is_absent, 0, tf.clip_by_value(length, 0, _MAX_METADATA))
+    start = tf.minimum(at + tf.strings.length(mark), end)
+    with tf.control_dependencies([check]):
+        return tf.strings.substr(data, start, length)
 
 
 def _number(data: tf.Tensor, at: int | tf.Tensor) -> tf.Tensor:
