@@ -78,7 +78,7 @@ def test_a_shard_that_is_there_is_kept(export, images, tmp_path):
     second.embed()
     assert (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns == before
     assert np.load(second.shard.path)["indices"].tolist() == [3, 4, 5]
-    assert jobs.bad_images(job) == []
+    assert jobs.finish(job) == []
 
 
 def test_a_prepared_dataset_is_opened_as_where_the_job_was_started(

@@ -66,57 +66,45 @@ def client(folder):
         yield client
 
 
-@pytest.fixture(scope="module")
-def direct(folder):
-    """The SavedModel's signatures, called in this process."""
-    model = tf.saved_model.load(f"{folder}/1")
-
-    def call(name, value):
-        (key,) = model.signatures[name].structured_input_signature[1]
-        outputs = model.signatures[name](**{key: tf.constant(value)})
-        return {k: v.numpy() for k, v in outputs.items()}
-
-    call.model = model  # It keeps the variables.
-    return call
-
-
 def _images(count, side=20, seed=0):
     generator = np.random.default_rng(seed)
     return generator.integers(0, 256, [count, side, side + 1, 3], np.uint8)
 
 
-def _encoded(files):
-    return [{"b64": base64.b64encode(data).decode()} for data in files]
-
-
-_FILES = [*(tf.io.encode_png(x).numpy() for x in _images(3)), b"no image", b""]
+_PNGS = [tf.io.encode_png(image).numpy() for image in _images(3)]
 _SIGNATURES = {
     "serving_default": _images(3),
-    "serving_float": (_images(3) / np.float32(255)),
-    "serving_bytes": _FILES,
+    "serving_float": _images(3) / np.float32(255),
+    "serving_bytes": [*_PNGS, b"no image", b""],
     "project": _images(2, side=SIZE),
     "classify": _images(3),
 }
 
 
-@pytest.mark.parametrize("name", _SIGNATURES)
-def test_answers_equal_direct_calls(client, direct, name):
-    value = _SIGNATURES[name]
-    expected = direct(name, value)
-    rows = _encoded(value) if name == "serving_bytes" else value.tolist()
-    body = {"signature_name": name, "instances": rows}
-    predictions = client.predict(body)["predictions"]
-    del body["instances"]
-    outputs = client.predict({**body, "inputs": rows})["outputs"]
-    if len(expected) == 1:
-        (key,) = expected
-        predictions = [{key: value} for value in predictions]
-        outputs = {key: outputs}
-    for key, values in expected.items():
-        for answer in (outputs[key], [row[key] for row in predictions]):
-            np.testing.assert_array_equal(
-                np.array(answer, values.dtype), values, strict=True
+def test_answers_equal_direct_calls(client, folder):
+    model = tf.saved_model.load(f"{folder}/1")
+    for name, value in _SIGNATURES.items():
+        signature = model.signatures[name]
+        (key,) = signature.structured_input_signature[1]
+        expected = signature(**{key: tf.constant(value)})
+        rows = (
+            [{"b64": base64.b64encode(data).decode()} for data in value]
+            if isinstance(value, list)
+            else value.tolist()
+        )
+        body = {"signature_name": name}
+        columns = client.predict({**body, "inputs": rows})["outputs"]
+        answers = client.predict({**body, "instances": rows})["predictions"]
+        if len(expected) > 1:
+            answers = {k: [row[k] for row in answers] for k in expected}
+        else:
+            columns, answers = (
+                {k: x} for k in expected for x in (columns, answers)
             )
+        for k, values in expected.items():
+            found = np.array(columns[k], values.dtype.as_numpy_dtype)
+            np.testing.assert_array_equal(found, values.numpy(), strict=True)
+            assert answers[k] == columns[k]
 
 
 def test_status_and_metadata(client, folder):

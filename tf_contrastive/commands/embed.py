@@ -127,7 +127,6 @@ def run(options: Embed) -> int:
         with files.partial(f"{job.name}.model", True) as folder:
             path = exporting.export(encoder, folder)
             run_on_workers(job, path, shards)
-    job.check_bad(jobs.bad_images(job))
     bad = jobs.finish(job)
     for image in bad:
         terminal.info(f"left out, cannot be read: {image}")

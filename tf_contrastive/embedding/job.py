@@ -191,20 +191,11 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
     return [s for s in shards if not tf.io.gfile.exists(s.path)]
 
 
-def bad_images(job: Job) -> list[str]:
-    """Names of the images that the existing shards lack."""
-    names = list(job.source.info.bad_images)
-    for shard in job.shards():
-        missing = files.read_json(shard.bad_path, {}, {"missing": [str]})
-        names += missing.get("missing", [])
-    return names
-
-
 def finish(job: Job) -> list[str]:
     """Writes the missing images to one list, `NAME.bad.txt`; returns them.
 
     Raises:
-      UserError: if a shard is gone.
+      UserError: if a shard is gone, or there are too many of them.
     """
     gone = [s.path for s in job.shards() if not tf.io.gfile.exists(s.path)]
     if gone:
@@ -212,7 +203,11 @@ def finish(job: Job) -> list[str]:
             f"{gone[0]}, written before, is gone: repeat the command to write"
             f" the {len(gone)} missing file(s)"
         )
-    names = bad_images(job)
+    names = list(job.source.info.bad_images)
+    for shard in job.shards():
+        missing = files.read_json(shard.bad_path, {}, {"missing": [str]})
+        names += missing.get("missing", [])
+    job.check_bad(names)
     path = f"{job.name}.bad.txt"
     if names:
         files.write(path, "\n".join(names) + "\n")
