@@ -136,9 +136,8 @@ setuptools.setup(
     # Recipes are beside the package in a clone, and in it when it is installed.
     package_dir={"tf_contrastive.configs": "configs"},
     package_data={
-        "tf_contrastive.config": ["*.txt"],
+        "tf_contrastive.config": ["*.json", "*.txt"],
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
-        "tf_contrastive.config": ["backbones.json"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
         "tf_contrastive.encoders.published": ["tables.json"],
         # The template of a page.

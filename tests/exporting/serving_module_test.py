@@ -145,7 +145,7 @@ def test_bytes_are_decoded_as_by_pillow_or_refused(encoder):
     contents = tf.constant([content for _, content in files.values()])
     images, oks = tf.function(module._decode)(contents)
     for name, image, ok in zip(files, images, oks, strict=True):
-        is_odd = "EXIF in a" in name and "text" in name or "names it" in name
+        is_odd = ("EXIF in a" in name and "text" in name) or "names it" in name
         assert ok == (odd_images.is_native(name) and not is_odd), name
         if ok:
             pixels = odd_images.by_pillow(files[name][1])
