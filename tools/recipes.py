@@ -176,19 +176,42 @@ def document(content: dict[str, Any]) -> str:
         for row, values in given.items():
             options.setdefault((", ".join(values), *row), []).append(name)
     lines = [_INTRODUCTION]
-    lines += _table(("here", "authors", "reason"), options)
+    lines += _table(("here", "authors", "reason"), options, content)
     lines += ["", "## Sources", ""]
     lines += [f"- {key}: {text}" for key, text in content["sources"].items()]
     return "\n".join(lines) + "\n"
 
 
 def _table(
-    headings: tuple[str, ...], rows: dict[tuple[str, ...], list[str]]
+    headings: tuple[str, ...],
+    rows: dict[tuple[str, ...], list[str]],
+    content: dict[str, Any],
 ) -> list[str]:
     """Returns the lines of a table, with the recipes of each row at its end."""
+    known = [*content["recipes"], *content["evaluations"]]
     cells = [(*headings, "recipes"), ("---",) * (len(headings) + 1)]
-    cells += [(*row, ", ".join(names)) for row, names in rows.items()]
+    cells += [
+        (*row, ", ".join(f"`{x}`" for x in _patterns(names, known)))
+        for row, names in rows.items()
+    ]
     return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def _patterns(names: list[str], known: list[str]) -> list[str]:
+    """Returns `names`, with PREFIX* for all recipes of a common prefix."""
+    patterns = []
+    rest = list(names)
+    while rest:
+        words = rest[0].split("_")
+        pattern, same = rest[0], [rest[0]]
+        for count in range(len(words), 0, -1):
+            prefix = "_".join(words[:count])
+            wider = [x for x in known if x.startswith(prefix)]
+            if len(wider) > 1 and set(wider) <= set(names):
+                pattern, same = f"{prefix}*", wider
+        patterns.append(pattern)
+        rest = [x for x in rest if x not in same]
+    return patterns
 
 
 def main() -> int:

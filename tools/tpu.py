@@ -53,7 +53,7 @@ device. No TPU was used, and nothing was measured. `python tools/tpu.py` writes
 this page; [`doctor --compile_for`](guide/imagenet_tpu.md#before-the-first-run)
 compiles a run of your own.
 
-A program is that of one core, without collectives. A core of v4 is half a
+A program is for one core, without collectives. A core of v4 is half a
 chip; one of v5e or v6e is a chip. The memory excludes the code: 87 MiB for
 ResNet-50. The bytes exclude the branch of batch normalization for the first
 steps. Milliseconds are lower bounds, by the chip's published operations and
