@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import views
+from tf_contrastive import distribution, views
 from tf_contrastive.base import errors
 
 _SIZE = 8
@@ -145,3 +145,12 @@ def test_other_values_are_named(part, options, text):
 def test_another_form_is_named(part, options, text):
     with pytest.raises((errors.UserError, ValueError), match=text):
         views.build(part, image_size=_SIZE, **options).batch(_IMAGES, _SEEDS)
+
+
+def test_a_wrong_view_leaves_strategies_alone():
+    policy = views.build(lambda x: x[:3], image_size=_SIZE)
+    data = tf.data.Dataset.from_tensor_slices((_IMAGES, _SEEDS)).batch(2)
+    with pytest.raises((errors.UserError, ValueError), match="returns float"):
+        data.map(policy.batch)
+    with distribution.strategy("mirrored", virtual_devices=2).scope():
+        assert tf.Variable(1.0).numpy() == 1.0
