@@ -344,6 +344,18 @@ def test_exported_prototypes_have_a_temperature_of_a_tenth():
     assert own / other == pytest.approx(np.exp(10), rel=1e-4)
 
 
+def _exif(orientation):
+    tag = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + tag
+
+
+def test_a_thousand_comments_may_precede_the_orientation():
+    segment = b"\xff\xe1" + struct.pack(">H", len(_exif(6)) + 2) + _exif(6)
+    for comments, expected in ((999, 6), (1000, 1)):
+        data = b"\xff\xd8" + b"\xff\xfe\0\2" * comments + segment + b"\xff\xda"
+        assert image_bytes.orientation(tf.constant(data)) == expected
+
+
 def test_the_metadata_of_a_png_have_64_kb():
     for padding, expected in (((1 << 16) - 20, 6), (1 << 16, 1)):
         text = b"\0" * 5 + b"x" * (padding - 5) + b'tiff:Orientation="6"'

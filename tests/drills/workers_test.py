@@ -170,7 +170,7 @@ def test_lost_and_interrupted_workers_end_the_run_which_goes_on_bit_for_bit(
     _check_finetuning(whole, tmp_path)
 
     step = 0
-    # A worker is told to end; then the chief is lost, then the other one.
+    # A worker gets SIGTERM; then the chief is killed, then the other worker.
     for index, number in ((1, "TERM"), (0, "KILL"), (1, "KILL")):
         with contextlib.ExitStack() as stack:
             workers = _workers(stack, _pretrain(cut))

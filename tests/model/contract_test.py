@@ -1,4 +1,4 @@
-"""What holds for every feature: replicas, XLA, resuming, its config."""
+"""Each feature of the model: replicas, XLA, resuming and its config."""
 
 import functools
 

@@ -18,6 +18,9 @@ from tf_contrastive.datasets.decoding import JPEG_START, PNG_START, starts
 
 _HOST = "/device:CPU:0"
 
+# Limit of the steps over the metadata of a JPEG. Ordinary files take some
+# dozens; a malicious one must not keep the server busy.
+_MAX_STEPS = 1000
 # Scans of a JPEG. Encoders write at most about a dozen; a thumbnail in the
 # metadata has its own.
 _MAX_SCANS = 20
@@ -25,18 +28,17 @@ _SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
 # Bytes of a PNG beyond those of its pixels; a thousand times as many may be
 # inflated.
 _MAX_MORE = 1 << 18
-# What precedes EXIF and XMP data in the segments of a JPEG and the chunks of a
-# PNG. EXIF data in a text of a PNG, as ImageMagick writes them, are not read.
-_APP1 = 0xFFE1
-_JPEG_EXIF, _JPEG_XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_ORIENTATION = b"tiff:Orientation"
+_EXIF_MARK, _XMP_MARK = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
 _PNG_EXIF, _PNG_XMP = b"eXIf", b"iTXtXML:com.adobe.xmp\0"
+# EXIF data as ImageMagick writes them, which are not read here.
 _PNG_TEXT = b"Raw profile type exif\0"
 _MAX_METADATA = 1 << 16  # Bytes, as a JPEG can have in a segment.
-_XMP_ORIENTATION = b"tiff:Orientation"
 _ORIENTATION = 0x0112  # Its tag.
 # Types of its value, of 16 and of 32 bits, and what TIFF starts with.
 _SHORTS, _LONGS, _TIFF = (3, 8), (4, 9), 42
 _ABSENT = -1
+_FILL = 0xFFFF  # The marker of a byte that fills a gap in a JPEG.
 
 
 def on_host(function: Callable) -> Callable:
@@ -123,49 +125,28 @@ def orientation(data: tf.Tensor) -> tf.Tensor:
 
     Returns:
       1 to 8, int32 []; 1, which is upright, if there is none.
-
-    Raises:
-      InvalidArgumentError: for a PNG with EXIF data in a text.
     """
-    is_jpeg = starts(data, JPEG_START)
-    has_text = tf.size(tf.strings.split(data, _PNG_TEXT, maxsplit=1)) > 1
-    unread = tf.debugging.Assert(is_jpeg | ~has_text, ["EXIF data in a text"])
-    with tf.control_dependencies([unread]):
-        exif = _block(data, is_jpeg, _JPEG_EXIF, _PNG_EXIF)
+    exif, xmp = tf.cond(
+        starts(data, JPEG_START),
+        lambda: _jpeg_metadata(data),
+        lambda: _png_metadata(data),
+    )
+    # Some programs write the mark twice.
     exif = tf.strings.regex_replace(exif, r"^(Exif\x00\x00)+", b"")
     value = _of_exif(tf.io.decode_raw(exif, tf.uint8))
-    value = tf.cond(
-        value == _ABSENT,
-        lambda: _of_xmp(_block(data, is_jpeg, _JPEG_XMP, _PNG_XMP)),
-        lambda: value,
-    )
+    value = tf.cond(value == _ABSENT, lambda: _of_xmp(xmp), lambda: value)
     return tf.where((value >= 1) & (value <= 8), value, 1)
 
 
-def _block(
-    data: tf.Tensor, is_jpeg: tf.Tensor, jpeg_mark: bytes, png_mark: bytes
-) -> tf.Tensor:
-    """Returns what follows a mark in its first segment or chunk, string [].
-
-    A length precedes the mark: in a JPEG of 2 bytes, which it counts; in a PNG
-    of 4 bytes, without them and the 4 bytes of the chunk's type. A JPEG whose
-    first mark is elsewhere fails.
-    """
-    mark = tf.where(is_jpeg, jpeg_mark, png_mark)
-    # Not what follows the image, such as another one.
-    before = tf.where(is_jpeg, _SCAN, mark)
-    head = tf.strings.split(data, before, maxsplit=1)[0]
-    at = tf.strings.length(tf.strings.split(head, mark, maxsplit=1)[0])
-    end, number = tf.strings.length(data), _number(data, at - 4)
-    is_absent = tf.strings.substr(data, at, tf.strings.length(mark)) != mark
-    is_usual = ~is_jpeg | is_absent | (number // 2**16 == _APP1)
-    check = tf.debugging.Assert(is_usual, ["a mark within other data", mark])
-    length = tf.where(is_jpeg, number % 2**16 - 2, number + 4)
-    length = tf.cast(length, tf.int32) - tf.strings.length(mark)
-    length = tf.where(is_absent, 0, tf.clip_by_value(length, 0, _MAX_METADATA))
-    start = tf.minimum(at + tf.strings.length(mark), end)
-    with tf.control_dependencies([check]):
-        return tf.strings.substr(data, start, length)
+# Not inlined: what few files need would cost all others time, since operations
+# take some even if they are not executed.
+def _on_bytes(function: Callable) -> Callable:
+    return tf.function(
+        on_host(function),
+        input_signature=[tf.TensorSpec([], tf.string)],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
 
 
 def _number(data: tf.Tensor, at: int | tf.Tensor) -> tf.Tensor:
@@ -174,6 +155,67 @@ def _number(data: tf.Tensor, at: int | tf.Tensor) -> tf.Tensor:
     value = tf.io.decode_raw(text, tf.int32, little_endian=False)
     value = tf.reshape(value, [])  # Fails if the file is too short.
     return tf.cast(tf.bitcast(value, tf.uint32), tf.int64)
+
+
+def _segment(data: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a JPEG segment's marker, 0 beyond the file, and its end."""
+    text = tf.strings.substr(data, tf.minimum(at, tf.strings.length(data)), 4)
+    parts = tf.io.decode_raw(tf.strings.join([text, bytes(4)]), tf.uint8)
+    parts = tf.cast(parts, tf.int32)
+    marker = 256 * parts[0] + parts[1]
+    end = at + 2 + 256 * parts[2] + parts[3]
+    return marker, tf.where(marker == _FILL, at + 1, end)
+
+
+def _is_metadata(marker: tf.Tensor) -> tf.Tensor:
+    """Whether a marker is of an application, a comment, or fills a gap."""
+    return (marker // 16 == 0xFFE) | (marker == 0xFFFE) | (marker == _FILL)
+
+
+@_on_bytes
+def _jpeg_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a JPEG's first EXIF data and its last XMP data, string []."""
+
+    def more(at: tf.Tensor, steps: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        return _is_metadata(_segment(data, at)[0]) & (steps < _MAX_STEPS)
+
+    def body(
+        at: tf.Tensor, steps: tf.Tensor, exif: tf.Tensor, xmp: tf.Tensor
+    ) -> list[tf.Tensor]:
+        marker, end = _segment(data, at)
+        start = tf.minimum(at + 4, tf.strings.length(data))
+        text = tf.strings.substr(data, start, tf.maximum(end - start, 0))
+        is_exif = (marker == 0xFFE1) & starts(text, _EXIF_MARK) & (exif == b"")
+        is_xmp = (marker == 0xFFE1) & starts(text, _XMP_MARK)
+        return [
+            tf.maximum(end, at + 1),
+            steps + 1,
+            tf.where(is_exif, text, exif),
+            tf.where(is_xmp, text, xmp),
+        ]
+
+    empty = tf.constant(b"")
+    *_, exif, xmp = tf.while_loop(more, body, [2, 0, empty, empty])
+    return exif, xmp
+
+
+@_on_bytes
+def _png_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a PNG's EXIF data and its XMP data, string []."""
+    end = tf.strings.length(data)
+
+    def chunk(mark: bytes) -> tf.Tensor:
+        """Returns what follows in a chunk of this type, and of these bytes."""
+        at = tf.strings.length(tf.strings.split(data, mark, maxsplit=1)[0])
+        length = _number(data, at - 4) + 4 - len(mark)
+        length = tf.clip_by_value(length, 0, _MAX_METADATA)
+        start = tf.minimum(at + len(mark), end)
+        return tf.strings.substr(data, start, tf.cast(length, tf.int32))
+
+    has_text = tf.size(tf.strings.split(data, _PNG_TEXT, maxsplit=1)) > 1
+    unread = tf.debugging.Assert(~has_text, ["EXIF data in a text"])
+    with tf.control_dependencies([unread]):
+        return chunk(_PNG_EXIF), chunk(_PNG_XMP)
 
 
 def _of_exif(block: tf.Tensor) -> tf.Tensor:
