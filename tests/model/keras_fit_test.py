@@ -44,14 +44,57 @@ def _model(loss="supcon", size=8):
     return model
 
 
+def _generator(views=_VIEWS):
+    while True:
+        for i in (0, 16, 32):
+            yield views[i : i + 16], _LABELS[i : i + 16]
+
+
+class _Sequence(tf.keras.utils.Sequence):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        part = slice(16 * i, 16 * (i + 1))
+        return _VIEWS[part], _LABELS[part]
+
+
 def _dataset(shape):
     return tf.data.Dataset.from_generator(
-        lambda: iter([(_VIEWS[:16], _LABELS[:16])]),
+        lambda: iter([next(_generator())]),
         output_signature=(
             tf.TensorSpec(shape, tf.float32),
             tf.TensorSpec([None], tf.int64),
         ),
     )
+
+
+@pytest.mark.parametrize("size", [8, None])
+def test_generators_and_sequences_train_as_arrays(size):
+    expected = _model(size=8).fit(
+        _VIEWS, _LABELS, batch_size=16, shuffle=False, verbose=0
+    )
+    for data, options in (
+        (_generator(), {"steps_per_epoch": 3}),
+        (_Sequence(), {"shuffle": False}),
+    ):
+        history = _model(size=size).fit(data, verbose=0, **options).history
+        for name, values in expected.history.items():
+            np.testing.assert_allclose(history[name], values, rtol=1e-5)
+
+
+def test_views_alone_may_come_from_a_generator():
+    data = (views for views, _ in _generator())
+    history = _model("ntxent").fit(data, steps_per_epoch=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_a_fit_may_have_more_views_than_the_one_before():
+    model = _model()
+    model.fit(_generator(), steps_per_epoch=1, verbose=0)
+    views = np.concatenate([_VIEWS, _VIEWS[:, :1]], axis=1)
+    history = model.fit(views, _LABELS, batch_size=16, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
 
 
 @pytest.mark.parametrize("size", [8, None])
@@ -69,8 +112,24 @@ def test_an_unknown_number_of_views_is_named(shape):
         _model().fit(_dataset(shape), verbose=0)
 
 
-def test_replicas_refuse_a_last_batch_of_another_size():
-    images = 33
+@pytest.mark.parametrize("loss", losses.LOSSES)
+@pytest.mark.parametrize("shape", [[None, None, 8], [None, 2, None]])
+def test_losses_name_sizes_that_must_be_known(loss, shape):
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec(shape, tf.float32),
+            tf.TensorSpec([None], tf.int32),
+        ]
+    )
+    def graph(projections, labels):
+        return losses.build(loss)(projections, labels)
+
+    with pytest.raises(ValueError, match=r"must be known|keys"):
+        graph.get_concrete_function()
+
+
+@pytest.mark.parametrize("images", [33, 34, 35])
+def test_replicas_refuse_a_last_batch_of_another_size(images):
     views = np.resize(_VIEWS, [images, 2, 8, 8, 3])
     labels = np.resize(_LABELS, images)
     with replicas.strategy(2).scope():
@@ -87,12 +146,13 @@ def test_replicas_refuse_a_last_batch_of_another_size():
 
 
 def test_keras_must_have_channels_last():
-    tf.keras.backend.set_image_data_format("channels_first")
+    keras = tf.keras.backend
+    keras.set_image_data_format("channels_first")
     try:
         with pytest.raises(errors.UserError, match="channels_first"):
             encoders.build("resnet10", image_shape=(16, 16, 3))
     finally:
-        tf.keras.backend.set_image_data_format("channels_last")
+        keras.set_image_data_format("channels_last")
 
 
 _SETTINGS = {

@@ -129,7 +129,13 @@ class ContrastiveLoss(declared.LossDeclaration):
         _, *others = declared.function_inputs(self.call)["inputs"]
         further = [seed if name == "seed" else labels for name in others]
         losses = distribution.with_autograph(self.call)(projections, *further)
-        losses = tf.cast(losses, tf.float32)
+        try:
+            losses = tf.cast(losses, tf.float32)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self._title} returned {type(losses).__name__}: must be a"
+                " tensor"
+            ) from error
         images, views = projections.shape[:2]
         shapes = [[], [images], *([images, v + 1] for v in range(views))]
         if losses.shape.rank is None or not any(

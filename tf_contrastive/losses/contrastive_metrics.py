@@ -39,7 +39,6 @@ def contrastive_task(
     normalize: bool = True,
     block_size: int | None = None,
     max_anchors: int = MAX_ANCHORS,
-    unlabelled: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Measures how well positives are distinguished in the global batch.
 
@@ -50,7 +49,6 @@ def contrastive_task(
       temperature, normalize: the loss's; None: NT-Xent's default.
       block_size: anchors compared at a time; None: automatic.
       max_anchors: of each replica, compared with the whole batch.
-      unlabelled: whether labels may be -1, for images without one.
 
     Returns:
       A float32 [] for every name of `NAMES`, the mean over the anchors of all
@@ -78,9 +76,7 @@ def contrastive_task(
         which is collapse (Chen and He 2020, figure 2, times sqrt(P)).
     """
     temperature = temperature or NTXent.temperature
-    batch = similarity.gather(
-        projections, labels, normalize=normalize, unlabelled=unlabelled
-    )
+    batch = similarity.gather(projections, labels, normalize=normalize)
     anchors = similarity.EmbeddingSet(*(x[:max_anchors] for x in batch.anchors))
     rows = similarity.scan(
         lambda block: _of_rows(block, temperature, batch.num_views),

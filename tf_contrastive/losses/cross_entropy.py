@@ -73,4 +73,14 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
             labels = tf.convert_to_tensor(labels)
         if labels is None or labels.shape.rank != 3:
             return super()._checked_labels(labels, projections)
+        shape = projections.shape[:2]
+        if not (
+            labels.dtype.is_floating
+            and labels.shape[:2].is_compatible_with(shape)
+        ):
+            raise ValueError(
+                f"labels of shape {labels.shape} and type {labels.dtype.name}"
+                f" for views of shape {shape}: distributions must be floating"
+                " [B, V, C]"
+            )
         return labels

@@ -59,12 +59,7 @@ class MoCo(declared.MoCo, base.AnchorLoss):
         """Computes the unscaled loss of each query, float32 [B, V]."""
         del labels
         queries = base.check_projections(projections)
-        if keys is None or queue is None:
-            raise ValueError(
-                "MoCo needs keys [B, V, P] and a queue [Q, P]: train it by"
-                " ContrastiveModel(..., momentum=0.999)"
-            )
-        keys, queue = tf.stop_gradient(keys), tf.stop_gradient(queue)
+        keys, queue = _checked(queries, keys, queue)
         size = queries.shape[-1]
         q, k, negatives = (
             similarity.l2_normalize(x)
@@ -98,3 +93,25 @@ class MoCo(declared.MoCo, base.AnchorLoss):
         positive = tf.reduce_sum(q * tf.reshape(k, [-1, size]), axis=-1)
         values = tf.nn.softplus(noise.values() - positive / self.temperature)
         return tf.reshape(values, tf.shape(queries)[:2])
+
+
+def _checked(
+    queries: tf.Tensor, keys: tf.Tensor | None, queue: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    if keys is None or queue is None:
+        raise ValueError(
+            "MoCo needs keys [B, V, P] and a queue [Q, P]: train it by"
+            " ContrastiveModel(..., momentum=0.999)"
+        )
+    keys, queue = tf.convert_to_tensor(keys), tf.convert_to_tensor(queue)
+    if not (
+        keys.shape.is_compatible_with(queries.shape)
+        and queue.shape.rank == 2
+        and queue.shape[1:].is_compatible_with(queries.shape[-1:])
+    ):
+        raise ValueError(
+            f"keys of shape {keys.shape} and a queue of shape {queue.shape}"
+            f" for queries of shape {queries.shape}: must be [B, V, P] and"
+            " [Q, P]"
+        )
+    return tf.stop_gradient(keys), tf.stop_gradient(queue)

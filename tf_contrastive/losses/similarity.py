@@ -5,9 +5,11 @@ Everything that compares embeddings walks blocks of the similarity matrix in a
 graph has the same size for any batch size.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -156,6 +158,51 @@ def gather(
     """
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
+    gathered: list[_Gathered] | None = getattr(_shared, "gathered", None)
+    for other in gathered or []:
+        if (
+            other.projections is projections
+            and other.labels is labels
+            and other.batch.normalized == normalize
+        ):
+            return other.batch._replace(split=split)
+    batch = _gather(projections, labels, normalize, unlabelled)
+    if gathered is not None:
+        gathered.append(_Gathered(projections, labels, batch))
+    return batch._replace(split=split)
+
+
+class _Gathered(NamedTuple):
+    """Arguments of `gather`, and its result."""
+
+    projections: tf.Tensor
+    labels: tf.Tensor | None
+    batch: Batch
+
+
+# Of each thread, since every replica is traced in one of its own.
+_shared = threading.local()
+
+
+@contextlib.contextmanager
+def share_gathered() -> Iterator[None]:
+    """Gathers the same tensors only once, by one collective each.
+
+    Within it, the loss and the metrics of a step have a batch in common.
+    """
+    _shared.gathered = []
+    try:
+        yield
+    finally:
+        _shared.gathered = None
+
+
+def _gather(
+    projections: tf.Tensor,
+    labels: tf.Tensor | None,
+    normalize: bool,
+    unlabelled: bool,
+) -> Batch:
     batch, views, size = shape(projections)
     embeddings = tf.reshape(tf.cast(projections, tf.float32), [-1, size])
     if normalize:
@@ -195,7 +242,6 @@ def gather(
         views,
         labels is not None,
         normalize,
-        split,
     )
 
 

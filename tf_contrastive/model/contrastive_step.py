@@ -10,9 +10,12 @@ what the feature brings to the constructor (`__init__`, `get_config`,
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
@@ -87,6 +90,12 @@ class NonFiniteSteps:
 class ContrastiveStep(tf.keras.Model):
     """Trains an encoder and its projection head; see `ContrastiveModel`."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # For `help` and editors: the constructors of features show their own
+        # arguments only.
+        setattr(cls, "__signature__", _signature(cls))  # noqa: B010 # For mypy.
+
     def __init__(
         self,
         encoder: tf.keras.Model,
@@ -112,6 +121,8 @@ class ContrastiveStep(tf.keras.Model):
         size = projections.shape[-1]
         self.loss_parts = losses.parts(self.contrastive_loss, size)
         self.built = True
+        # Of a generator's batches, whose shapes Keras does not know.
+        self._num_views: int | None = None
         # Steps do not call the model, from which Keras learns what it saves.
         self._set_save_spec(tf.TensorSpec(encoder.input_shape))
         if encoder.losses or projection_head.losses:
@@ -248,6 +259,23 @@ class ContrastiveStep(tf.keras.Model):
         """Encodes images [N, H, W, K] in [0, 1] to features h [N, D]."""
         return self.encoder(images, training=training)
 
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains as `tf.keras.Model.fit`, on views [B, V, H, W, K]."""
+        first, num_views = None, None
+        if isinstance(x, tf.keras.utils.Sequence):
+            first = x[0]
+        elif isinstance(x, Iterator) and not isinstance(x, tf.data.Iterator):
+            first = next(x)
+            x = itertools.chain([first], x)
+        if first is not None:
+            views = tf.keras.utils.unpack_x_y_sample_weight(first)[0]
+            num_views = np.shape(views)[1] if np.ndim(views) > 1 else None
+        if num_views != self._num_views:
+            # A traced graph has the former number.
+            self.train_function = self.test_function = None
+            self._num_views = num_views
+        return super().fit(x, *args, **kwargs)
+
     @do_not_convert_self
     def train_step(self, data: Any) -> Results:
         """Trains on (views [B, V, H, W, K], labels [B]), or on views alone."""
@@ -298,13 +326,12 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: the encoder takes images of"
                 f" shape {taken}"
             )
-        views = tf.ensure_shape(views, [None, None, *taken])
+        views = tf.ensure_shape(views, [None, self._num_views, *taken])
         if views.shape[1] is None:
             raise ValueError(
                 f"views of shape {views.shape}: the number of views must be"
                 " known: map the dataset by tf.ensure_shape(views, [None, V,"
-                " None, None, K]), and make one of a generator by"
-                " tf.data.Dataset.from_generator"
+                " None, None, K])"
             )
         return views
 
@@ -410,20 +437,23 @@ class ContrastiveStep(tf.keras.Model):
             "views must be floats in [0, 1], or uint8 in 0..255, and are floats"
             " in 0..255",
         )
-        with tf.GradientTape() as tape:
-            loss = self.contrastive_loss(
-                projections, batch.targets, seed, **self.loss_arguments(batch)
+        with similarity.share_gathered():
+            with tf.GradientTape() as tape:
+                loss = self.contrastive_loss(
+                    projections,
+                    batch.targets,
+                    seed,
+                    **self.loss_arguments(batch),
+                )
+            self._check_trained(tape.watched_variables())
+            if batch.keys is not None:
+                projections = tf.concat([projections, batch.keys], axis=1)
+            task = contrastive_metrics.contrastive_task(
+                projections,
+                batch.labels if self.contrastive_loss.needs_labels else None,
+                temperature=self.contrastive_loss.temperature,
+                normalize=self.contrastive_loss.normalize,
             )
-        self._check_trained(tape.watched_variables())
-        if batch.keys is not None:
-            projections = tf.concat([projections, batch.keys], axis=1)
-        task = contrastive_metrics.contrastive_task(
-            projections,
-            batch.labels if self.contrastive_loss.needs_labels else None,
-            temperature=self.contrastive_loss.temperature,
-            normalize=self.contrastive_loss.normalize,
-            unlabelled=self.contrastive_loss.allows_unlabelled,
-        )
         named = {_TASK_METRICS[name]: value for name, value in task.items()}
         return {"loss": loss, **named}
 
@@ -527,3 +557,27 @@ def _check_networks(encoder: Any, projection_head: Any) -> None:
             f"projection_head {own.name_of(projection_head)} must be a Keras"
             " layer: use heads.build(projection_head)"
         )
+
+
+def _signature(cls: type) -> inspect.Signature:
+    """The constructor's arguments, those that it passes on included."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        own = inspect.signature(vars(base)["__init__"]).parameters
+        named = {
+            name: parameter
+            for name, parameter in own.items()
+            if name != "self"
+            and parameter.kind
+            in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        parameters = {**named, **parameters}
+        kinds = {parameter.kind for parameter in own.values()}
+        if (
+            base.__module__ == __name__
+            or inspect.Parameter.VAR_KEYWORD not in kinds
+        ):
+            break
+    return inspect.Signature(sorted(parameters.values(), key=lambda x: x.kind))
