@@ -275,7 +275,7 @@ def test_a_line_of_a_flagfile_means_what_people_write(line, flag, tmp_path):
 def test_a_flagfile_allows_no_modules(tmp_path):
     path = tmp_path / "own.flags"
     path.write_text("--own_modules=theirs\n")
-    with pytest.raises(errors.UserError, match="own_modules"):
+    with pytest.raises(errors.UserError, match="own_modules is in a flagfile"):
         flags.parse(Pretrain, [f"--flagfile={path}", "--workdir=w"])
 
 

@@ -31,6 +31,7 @@ def _generated(generator):
 
 
 _UNEVEN = _generated(_uneven)
+_ONCE = _uneven()
 
 
 def _broken():
@@ -84,6 +85,7 @@ def test_the_forms_of_a_dataset(dataset, images, labels):
         (_slices((_COLOR[:, :0], _LABELS)), "without pixels"),
         (_COLOR, "is a ndarray: must be a tf.data.Dataset"),
         (_generated(_broken), r"element 1 .*\(RuntimeError: no disk"),
+        (_generated(lambda: _ONCE), "fewer when it is read again"),
     ],
 )
 def test_other_elements_are_named(dataset, text):

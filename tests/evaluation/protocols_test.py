@@ -229,6 +229,7 @@ def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
     exported = of_export.splitlines()
     run = of_run.splitlines()
     assert without_seconds(exported[:4]) == without_seconds(run[:4])
+    assert exported[-1] == run[-1]  # The checksum.
 
 
 @pytest.mark.slow

@@ -83,11 +83,17 @@ def from_dataset(
         _digest(record["image"])
         for record in records.take(_AGAIN).as_numpy_iterator()
     ]
+    if len(again) < len(digests[:_AGAIN]):
+        raise errors.UserError(
+            f"{name} {split} has {len(digests):,} elements, and fewer when it"
+            " is read again: use from_generator with a function that returns a"
+            " new generator at each call"
+        )
     if again != digests[:_AGAIN]:
         terminal.warning(
-            f"{name} {split} gives other images, another order, or an end when"
-            " it is read again: a resumed run does not repeat them; leave"
-            " shuffling and augmentation to the options of the run"
+            f"{name} {split} gives other images, or another order, when it is"
+            " read again: a resumed run does not repeat them; leave shuffling"
+            " and augmentation to the options of the run"
         )
     names = tuple(label_names or ())
     classes = len(names) or max(labels, default=-1) + 1

@@ -164,13 +164,18 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
     other = load(path)
     theirs, mine = other.variables, encoder.variables
     pairs = itertools.zip_longest(map(_form, theirs), map(_form, mine))
-    if differing := [pair for pair in pairs if pair[0] != pair[1]]:
+    differing = [pair for pair in pairs if pair[0] != pair[1]]
+    if differing:
+        one, another = (
+            "none" if form is None else f"{form[0]} {[*form[1]]}"
+            for form in differing[0]
+        )
         raise errors.UserError(
             f"{errors.arg('init_from', path)} holds another encoder:"
-            f" {len(differing)} variables differ, such as"
-            f" {differing[0][0]} from {differing[0][1]}: set its"
-            f" {errors.arg('encoder')}, {errors.arg('width')},"
-            f" {errors.arg('stem')} and {errors.arg('image_size')}"
+            f" {len(differing)} variables differ, such as {one} from"
+            f" {another}: set its {errors.arg('encoder')},"
+            f" {errors.arg('width')}, {errors.arg('stem')} and"
+            f" {errors.arg('image_size')}"
         )
     if _pads_evenly(other) != _pads_evenly(encoder):
         padding = "symmetric" if _pads_evenly(other) else "same"
@@ -203,7 +208,8 @@ def _form(variable: tf.Variable) -> tuple[str, tuple[int, ...]]:
     Keras numbers layers without a name in the whole process ("conv2d_37"); the
     order of variables is that of the layers.
     """
-    return re.sub(r"_?\d+", "", variable.name), tuple(variable.shape)
+    name = variable.name.rpartition(":")[0] or variable.name
+    return re.sub(r"_?\d+", "", name), tuple(variable.shape)
 
 
 def _statistics(encoder: Any) -> str | None:

@@ -106,7 +106,7 @@ def texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
             continue
         kind = name.removesuffix("_options")
         is_own = fields.module_of(found.get(kind, ""))
-        for pair in itertools.chain(*map(fields.split_pairs, flag.value)):
+        for pair in itertools.chain(*map(fields.split_pairs, flag.value or ())):
             key, equals, text = pair.partition("=")
             if not equals:
                 raise errors.UserError(
@@ -138,6 +138,11 @@ def _parsed(
         rest = values(["", *words])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname.partition("=")[0]
+        if name == own.ARGUMENT:
+            raise errors.UserError(
+                f"{_OWN_MODULES} is in a flagfile, which may be somebody"
+                " else's: write it on the command line"
+            ) from error
         hint = errors.did_you_mean(f"--{name}", [f"--{n}" for n in values])
         if name in options:
             hint = f": use --{options[name].family}={options[name].key}=VALUE"
