@@ -100,7 +100,7 @@ def test_the_run_records_its_parts(folder):
     text = (folder / "run" / "config.flags").read_text()
     for line in (
         "--loss=parts_of_mine:loss",
-        "--loss_options=pull=1.5",
+        "--loss_options=temperature=0.5,pull=1.5",
         "--encoder_options=width=6",
         "--dataset=parts_of_mine:data",
     ):
