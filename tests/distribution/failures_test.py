@@ -71,6 +71,19 @@ def test_what_ends_a_run_with_which_status(name, others):
     assert _status(kind, text) == {"there": there, "gone": gone}[others]
 
 
+@pytest.mark.parametrize(("dies_after", "status"), [(2, 42), (9, 1)])
+def test_a_worker_may_die_seconds_after_the_error(
+    dies_after, status, monkeypatch
+):
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(failures, "time", clock)
+    monkeypatch.setattr(failures, "_others", (("worker", 1),))
+    monkeypatch.setattr(failures, "_answers", lambda *_: clock.now < dies_after)
+    found = _status(tf.errors.UnavailableError, "Connection reset by peer")
+    assert found == status
+
+
 def test_one_process_loses_no_worker():
     text = "Collective ops is aborted by: Socket closed"
     assert _status(tf.errors.UnavailableError, text) == 1

@@ -110,3 +110,12 @@ def test_an_empty_row_has_no_gradient(bounded):
         value = similarity.log_sum_exp(logits, mask, bounded=bounded)
     assert value[0] == similarity.MASKED
     np.testing.assert_array_equal(tape.gradient(value, logits), [[0, 0]])
+
+
+def test_rounding_below_zero_goes_with_its_gradient_left():
+    values = tf.constant([-1e-7, 0.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        rounded = similarity.not_negative(values)
+    np.testing.assert_array_equal(rounded, [0, 0, 2])
+    np.testing.assert_array_equal(tape.gradient(rounded, values), [1, 1, 1])

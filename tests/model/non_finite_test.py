@@ -242,3 +242,11 @@ def test_steps_that_loss_scaling_skips_are_counted():
     optimizer._loss_scale.current_loss_scale.assign(256.0)
     _fit(model, strategy, _batches(3, bad=[(1, 0)]))
     assert model.skipped_steps() == 3
+
+
+def test_a_skipped_step_is_left_out_of_the_means():
+    strategy = on_replicas.strategy(1)
+    model = _model(strategy, _skipping(optimizers.SGD(0.1)))
+    history = model.fit(_batches(3, bad=[(1, 0)]), verbose=0).history
+    assert model.skipped_steps() == 1
+    assert all(np.isfinite(values).all() for values in history.values())
