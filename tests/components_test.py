@@ -16,6 +16,7 @@ from tf_contrastive import encoders, heads, losses
 from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
 from tf_contrastive.base import errors
+from tf_contrastive.config import fields
 from tf_contrastive.config.projection import HEADS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.encoders.resnet import Conv2D
@@ -44,7 +45,7 @@ def _changed(declaration):
             continue
         if about["choices"]:
             value = next(c for c in about["choices"][::-1] if c != value)
-        elif about["read"]:
+        elif fields.is_list(field):
             value = (1.5, 3.0)
         elif isinstance(value, bool):
             value = not value

@@ -52,7 +52,7 @@ def _texts(field):
         return list(about["choices"]), ["nothing"]
     if kind is bool:
         return ["true", "false", "0"], ["2", "yes"]
-    if kind is str or about["read"]:
+    if kind is str or (fields.is_list(field) and about["check"]):
         return [], ["a\n"]
     low, above, high = about["minimum"], about["above"], about["maximum"]
     is_float = kind is float
@@ -70,7 +70,9 @@ def _texts(field):
     wrong = ["1.5", repr(int(beyond))]
     if is_float:
         wrong = [repr(beyond), "nan", "inf", "1.1e-38"]
-    return texts[0], [*texts[1], *wrong, "x", ""]
+    if field.default != ():
+        wrong.append("")
+    return texts[0], [*texts[1], *wrong, "x"]
 
 
 @pytest.mark.parametrize("command,option", _OPTIONS)

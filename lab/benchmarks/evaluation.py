@@ -14,7 +14,6 @@ from scipy import special
 from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Evaluation
 from tf_contrastive import classifiers
-from tf_contrastive.config import checks
 from tf_contrastive.evaluation import logistic
 
 _NEIGHBORS, _BANK_CLASSES, _PATH_CLASSES = 5, 100, 10
@@ -61,7 +60,7 @@ def embeddings(
 def run(common: Common, options: Evaluation) -> measure.Report:
     """Measures each of the tasks."""
     rows: list[measure.Row] = []
-    for name in checks.split_list(options.tasks):
+    for name in options.tasks:
         task = TASKS[name]
         title = task.title.format(**vars(options))
         compared = measure.compare(

@@ -21,7 +21,7 @@ from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Input
 from tf_contrastive import datasets, train
 from tf_contrastive.base import files, terminal
-from tf_contrastive.config import checks, fields
+from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import declare
@@ -64,11 +64,11 @@ def run(common: Common, options: Input) -> measure.Report:
     """Measures every policy at every size."""
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
-        for size in checks.read_counts(options.image_sizes):
+        for size in options.image_sizes:
             source = source_of(images(size, folder))
             small = size <= CIFAR_STEM_MAX_SIDE
             batch_size = options.input_batch_size or (512 if small else 64)
-            for policy in checks.split_list(options.policies):
+            for policy in options.policies:
                 case = Case(policy, size, batch_size)
                 makers = implementations(case)
                 terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")

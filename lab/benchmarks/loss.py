@@ -15,7 +15,6 @@ import tensorflow as tf
 from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Loss
 from tf_contrastive import losses
-from tf_contrastive.config import checks
 
 _TEMPERATURE = 0.1
 # Largest errors, relative to ours.
@@ -58,8 +57,8 @@ class Case(NamedTuple):
 def run(common: Common, options: Loss) -> measure.Report:
     """Measures every loss at every size."""
     rows: list[measure.Row] = []
-    for loss in checks.split_list(options.losses):
-        for size in checks.read_counts(options.sizes):
+    for loss in options.losses:
+        for size in options.sizes:
             makers = _OURS | {"dense": dense} | PEERS.get(loss, {})
             skipped = {}
             if size > options.dense_limit:

@@ -9,20 +9,12 @@ import shlex
 from typing import ClassVar
 
 from tf_contrastive import flags
-from tf_contrastive.config.checks import (
-    list_of,
-    matching,
-    numbers,
-    positive_integers,
-    read_counts,
-    shell_words,
-    split_list,
-)
+from tf_contrastive.config.checks import each, matching, shell_words
 from tf_contrastive.config.compilation import Compilation
 from tf_contrastive.config.fields import group, option, replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import PRECISIONS, check_divisible
-from tf_contrastive.config.views import POLICIES, augmentation_name
+from tf_contrastive.config.views import augmentation_name
 
 # A run with a step that PyTorch does, too: one bias more, a decay of all
 # weights, and nothing besides encoder, projection and loss.
@@ -76,15 +68,15 @@ class Step(Benchmark):
         "flags of pretrain, for the run whose step is measured",
         check=shell_words,
     )
-    precisions: str = option(
-        "float32,mixed_bfloat16",
+    precisions: tuple[str, ...] = option(
+        ("float32", "mixed_bfloat16"),
         "comma-separated precisions",
-        check=list_of(p for p in PRECISIONS if p != "auto"),
+        choices=(p for p in PRECISIONS if p != "auto"),
     )
-    replicas: str = option(
-        "1,2",
+    replicas: tuple[int, ...] = option(
+        (1, 2),
         "comma-separated numbers of replicas; above 1 on virtual CPU devices",
-        check=positive_integers("1,2"),
+        minimum=1,
     )
     compilation: Compilation = group(Compilation())
 
@@ -98,7 +90,7 @@ class Step(Benchmark):
         run = self.run()
         run.validate()
         if not self.compilation.compile_for:
-            for count in read_counts(self.replicas):
+            for count in self.replicas:
                 check_divisible(run.schedule.batch_size, count)
 
 
@@ -108,19 +100,17 @@ class Loss(Benchmark):
 
     name = "loss"
 
-    losses: str = option(
-        "ntxent,supcon,sincere",
+    losses: tuple[str, ...] = option(
+        ("ntxent", "supcon", "sincere"),
         "comma-separated losses",
-        check=list_of(("ntxent", "supcon", "sincere")),
+        choices=("ntxent", "supcon", "sincere"),
     )
-    sizes: str = option(
-        "1024,4096,16384,65536",
+    sizes: tuple[int, ...] = option(
+        (1024, 4096, 16384, 65536),
         "comma-separated numbers of embeddings, two views per image",
-        check=numbers(
-            "even integers from 4 (two views per image)",
-            "1024,4096",
-            lambda x: min(x) >= 4 and not any(n % 2 for n in x),
-            read_counts,
+        minimum=4,
+        check=lambda sizes: (
+            "even (two views per image)" if any(n % 2 for n in sizes) else None
         ),
     )
     dimension: int = option(128, "embedding dimension", minimum=2)
@@ -138,16 +128,22 @@ class Input(Benchmark):
 
     name = "input"
 
-    policies: str = option(
-        "simclr,simaugment,autoaugment,randaugment,stacked_randaugment",
+    policies: tuple[str, ...] = option(
+        (
+            "simclr",
+            "simaugment",
+            "autoaugment",
+            "randaugment",
+            "stacked_randaugment",
+        ),
         "comma-separated augmentation policies",
-        check=list_of(POLICIES, augmentation_name),
+        check=each(augmentation_name),
     )
-    image_sizes: str = option(
-        "224,32",
+    image_sizes: tuple[int, ...] = option(
+        (224, 32),
         "comma-separated sides of views in pixels; above 64 the images are JPEG"
         " files, else arrays",
-        check=positive_integers("224,32"),
+        minimum=1,
     )
     input_batch_size: int | None = option(
         None,
@@ -163,10 +159,10 @@ class Evaluation(Benchmark):
 
     name = "evaluation"
 
-    tasks: str = option(
-        "knn,logistic",
+    tasks: tuple[str, ...] = option(
+        ("knn", "logistic"),
         "comma-separated tasks",
-        check=list_of(("knn", "logistic")),
+        choices=("knn", "logistic"),
     )
     queries: int = option(10_000, "embeddings that kNN classifies", minimum=1)
     bank: int = option(50_000, "embeddings that kNN searches", minimum=1)
@@ -189,22 +185,25 @@ class Peer(Benchmark):
         "Python with torch, torchvision and lightly, which is measured in turns"
         " with ours",
     )
-    peer_steps: str = option(
-        "resnet18:32:64",
+    peer_steps: tuple[str, ...] = option(
+        ("resnet18:32:64",),
         "comma-separated training steps, as NETWORK:SIDE:IMAGES, with two views"
         " of each image",
-        check=matching(
-            r"(resnet(18|34|50|101|152):([89]|[1-9]\d{1,3})"
-            r":([2-9]|[1-9]\d{1,5})(,(?=.)|$))+",
-            "NETWORK:SIDE:IMAGES, as in resnet18:32:64,resnet50:224:16, with a"
-            " ResNet that torchvision has, at least 8 pixels and 2 images",
+        check=each(
+            matching(
+                r"resnet(18|34|50|101|152):([89]|[1-9]\d{1,3})"
+                r":([2-9]|[1-9]\d{1,5})",
+                "NETWORK:SIDE:IMAGES, as in resnet18:32:64,resnet50:224:16,"
+                " with a ResNet that torchvision has, at least 8 pixels and 2"
+                " images",
+            )
         ),
     )
 
     def steps(self) -> list[Pretrain]:
         """Returns the runs whose steps are measured: what lightly does, too."""
         runs = []
-        for step in split_list(self.peer_steps):
+        for step in self.peer_steps:
             network, side, images = step.split(":")
             words = [
                 f"--encoder={network}",

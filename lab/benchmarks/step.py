@@ -14,7 +14,7 @@ from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Step
 from tf_contrastive import datasets, distribution, train
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import checks, fields
+from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import synthetic
 from tf_contrastive.model import networks
@@ -57,7 +57,7 @@ def run(common: Common, options: Step) -> measure.Report:
     if options.compilation.compile_for:
         rows = _compiled(base, options)
         return measure.Report(rows, measure.table(_COMPILED_COLUMNS, rows))
-    counts = checks.read_counts(options.replicas)
+    counts = options.replicas
     # The largest first, since the CPU can be split only once.
     strategies = {
         n: distribution.strategy("default")
@@ -69,7 +69,7 @@ def run(common: Common, options: Step) -> measure.Report:
     source = datasets.in_memory(splits.train, base.data.cache)
     splits = splits._replace(train=source)
     rows = []
-    for precision in checks.split_list(options.precisions):
+    for precision in options.precisions:
         for count in counts:
             run = train.prepare(
                 fields.replace(base, precision=precision),
@@ -138,7 +138,7 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
         for cores in (target.cores, 1)
     )
     rows = []
-    for precision in checks.split_list(options.precisions):
+    for precision in options.precisions:
         prepared, _ = compilation.prepare(
             fields.replace(base, precision=precision), target.cores
         )

@@ -15,7 +15,6 @@ from lab.benchmarks import measure
 from lab.claims import byol, definitions, vae
 from tf_contrastive import checkpoints, datasets, flags, losses, views
 from tf_contrastive.base import errors, files
-from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, protocols
@@ -239,7 +238,7 @@ def _scored(
     context = EvaluationContext(
         Subject(trained.encoder, run=trained.run), Data(train, test), options
     )
-    names = checks.split_list(evaluation.protocols)
+    names = evaluation.protocols
     numbers = _numbers(protocols.run(context, names)["results"])
     numbers[FINAL_LOSS] = trained.final
     if trained.collapsed is not None:

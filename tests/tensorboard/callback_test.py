@@ -34,7 +34,7 @@ _OPTIONS = {
     "online_knn_size": 32,
     "histograms_every_epochs": 1,
     "projector_examples": 30,
-    "profile_steps": "7,8",
+    "profile_steps": (7, 8),
 }
 
 
@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
             loss="ntxent",
             epochs=1,
             projector_examples=20,
-            profile_steps="",
+            profile_steps=(),
             # Statistics and weights of which each replica has its own.
             virtual_devices=2,
         )
@@ -213,7 +213,7 @@ def test_summaries_do_not_change_the_run(runs, tmp_path):
             tmp_path,
             histograms_every_epochs=0,
             projector_examples=0,
-            profile_steps="",
+            profile_steps=(),
         )
     )
     assert other.metrics == result.metrics

@@ -31,8 +31,15 @@ _MARK = f"\0{secrets.token_hex(8)}\0"
 
 def arg(name: str, value: object = None) -> str:
     """Names an argument in a message, with a value unless it is None."""
-    given = "" if value is None else f"={value}"
+    given = "" if value is None else f"={_typed(value)}"
     return f"{_MARK}{name}{given}{_MARK}"
+
+
+def _typed(value: object) -> str:
+    """Returns a value as a user would type it."""
+    if isinstance(value, tuple):
+        return ",".join(map(_typed, value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _as_argument(name: str, value: str | None) -> str:

@@ -11,7 +11,6 @@ from tf_contrastive.callbacks.progress import (
     Progress,
 )
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.runtime import read_step_window
 
 
 def reports(
@@ -34,5 +33,5 @@ def reports(
         options.schedule.warmup_epochs or 0.0,
         one_network=not options.loss.takes_keys,
     )
-    if window := read_step_window(options.runtime.profile_steps):
+    if window := options.runtime.profile_steps:
         yield tensorboard.Profile(events, *window)

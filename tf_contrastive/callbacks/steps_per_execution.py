@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.checkpoints import Checkpoints
-from tf_contrastive.config.runtime import Runtime, read_step_window
+from tf_contrastive.config.runtime import Runtime
 
 # Half of the 10 s after which control should return to the host at the latest,
 # since the next steps may be slower than the last ones.
@@ -37,7 +37,7 @@ class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._checkpoint_every = runtime.checkpoint_every_steps
         self._log_every = log_every_steps
-        self._profiled = read_step_window(runtime.profile_steps)
+        self._profiled = runtime.profile_steps
         self._strategy = strategy
         self._clock = clock
         self._max_steps = 1

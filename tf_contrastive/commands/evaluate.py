@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import DivergedError, UserError, arg
-from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.fields import Terminal, group, option
 from tf_contrastive.config.runtime import STRATEGIES, Devices
@@ -67,7 +66,8 @@ class Evaluate(Scoring):
                 if value := getattr(e, name):
                     text = arg(name, None if value is True else value)
                     raise UserError(
-                        f"{arg('compare', e.compare)} and {text}: set one of"
+                        f"{arg('compare', e.compare)} and"
+                        f" {text}: set one of"
                         f" them; {arg('compare')} reads results of earlier"
                         " evaluations"
                     )
@@ -89,9 +89,10 @@ class Evaluate(Scoring):
                 f"{arg('watch')} needs {arg('workdir', 'RUN')}: an export gets"
                 " no new checkpoints"
             )
-        if e.watch and "all" in checks.split_list(e.protocols):
+        if e.watch and "all" in e.protocols:
             raise UserError(
-                f"{arg('watch')} and {arg('protocols', e.protocols)}: name the"
+                f"{arg('watch')} and"
+                f" {arg('protocols', e.protocols)}: name the"
                 " protocols"
             )
         if e.watch and self.devices.strategy == "multiworker":
@@ -170,7 +171,7 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
         f"{name}@{options.version_of(name)}": files.as_json(
             options.recorded(name)
         )
-        for name in checks.split_list(options.evaluation.protocols)
+        for name in options.evaluation.protocols
     }
     run: checkpoints.Run | None = None
     ended: set[int] = set()  # Steps that were scored here, or skipped.
@@ -240,7 +241,7 @@ def _compare(evaluation: Evaluation) -> int:
     from tf_contrastive.evaluation import comparison
     from tf_contrastive.evaluation.report import ADVICE, row_name
 
-    a, b = checks.split_list(evaluation.compare)
+    a, b = evaluation.compare
     report = comparison.compare(a, b, evaluation.seed)
     headings = ("protocol", "version", "A is", "A", "B")
     numbers = ("A - B", "95 %", "p", "images")

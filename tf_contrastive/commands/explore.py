@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.checks import split_list
 from tf_contrastive.config.data import Reading, inherited
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import Command, Terminal, group
@@ -120,7 +119,7 @@ def _open(options: Explore) -> "tuple[list[datasets.Source], Reading]":
             usual = [run.data.split, run.data.test_split]
             reading = inherited(reading, run.reading)
         data_dir = data_dir or run.data.data_dir
-    given = split_list(e.split)
+    given = e.split
     sources: list[datasets.Source] = []
     for split in given or usual:
         try:

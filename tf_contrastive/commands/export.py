@@ -5,7 +5,6 @@ import os
 from typing import Any, ClassVar
 
 from tf_contrastive.base import terminal
-from tf_contrastive.config import checks
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.config.fields import Command, Terminal, group
 
@@ -38,7 +37,7 @@ def run(options: Export) -> int:
         from tf_contrastive.embedding import run_images
 
     settings = options.exporting
-    formats = checks.split_list(settings.format)
+    formats = settings.format
     exporting.check_installed(formats)
 
     def load(

@@ -385,7 +385,7 @@ def _check_data(runs: Sequence[Run]) -> None:
             data = scoring.open_setting(scores, prepared.strategy, run)
             untrained = Subject.of_run(run, trained=False)
             context = EvaluationContext(untrained, data.data, data.options)
-            names = checks.split_list(scores.evaluation.protocols)
+            names = scores.evaluation.protocols
             protocols.select(context, names)
         except UserError as error:
             raise _named(kind, planned.title, error) from error

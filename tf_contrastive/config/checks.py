@@ -1,6 +1,5 @@
 """Checks of options' values: what is allowed, or None if a value is."""
 
-import functools
 import operator
 import re
 import shlex
@@ -11,7 +10,7 @@ from typing import Any
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
 
 # Value -> None if it is allowed, else what is allowed.
-Check = Callable[[str], str | None]
+Check = Callable[[Any], str | None]
 # The sizes of float32's normal numbers: TensorFlow makes 0 of smaller ones, and
 # infinity of larger ones.
 _FLOAT32_MIN, _FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -31,11 +30,6 @@ def one_of(value: Any, known: Iterable[str]) -> str | None:
 def is_float32(value: Any) -> bool:
     """Whether float32 holds a number, but for its last digits."""
     return value == 0 or _FLOAT32_MIN <= abs(value) <= _FLOAT32_MAX
-
-
-def is_int32(value: float) -> bool:
-    """Whether a count is at most int32's largest number."""
-    return value <= INT_MAX
 
 
 def bounds(
@@ -58,7 +52,7 @@ def bounds(
     text = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
     if is_float and not is_float32(value):
         return f"{text}, and a number {FLOAT32}"
-    if not is_float and maximum is None and not is_int32(value):
+    if not is_float and maximum is None and value > INT_MAX:
         return f"at most {INT_MAX}"
     within = all(holds(value, limit) for _, limit, holds in limits)
     return None if within else text
@@ -89,84 +83,19 @@ def split_list(value: str) -> list[str]:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
-def read_numbers(value: str) -> tuple[float, ...]:
-    """Returns the numbers of a comma-separated value."""
-    return tuple(float(part) for part in split_list(value))
+def each(check: Check) -> Check:
+    """Makes the check of a list whose entries have one."""
+    return lambda values: next(filter(None, map(check, values)), None)
 
 
-def read_counts(value: str) -> tuple[int, ...]:
-    """Returns the integers of a comma-separated value."""
-    return tuple(int(part) for part in split_list(value))
-
-
-def numbers(
-    what: str,
-    example: str,
-    allowed: Callable[[Sequence[float]], bool],
-    read: Callable[[str], Sequence[float]] = read_numbers,
-) -> Check:
-    """Makes the check of a comma-separated list of numbers.
-
-    `what` describes the allowed numbers.
-    """
-    held: Callable[[Any], bool] = is_float32
-    sizes = FLOAT32
-    if read is read_counts:
-        held, sizes = is_int32, f"up to {INT_MAX}"
-
-    def check(value: str) -> str | None:
-        try:
-            parsed = read(value)
-            if not all(map(held, parsed)):
-                return f"a comma-separated list of numbers {sizes}"
-            if parsed and allowed(parsed):
-                return None
-        except ValueError:
-            pass
-        return f"a comma-separated list of {what}, such as {example}"
-
-    return check
-
-
-POSITIVE_NUMBERS = numbers(
-    "distinct numbers above 0",
-    "0.03,0.1,0.3",
-    lambda x: min(x) > 0 and len(set(x)) == len(x),
-)
-
-
-def positive_integers(example: str, *, distinct: bool = False) -> Check:
-    """Makes the check of a list of integers from 1; see `numbers`."""
-    return numbers(
-        "distinct integers from 1" if distinct else "integers from 1",
-        example,
-        lambda x: min(x) >= 1 and not (distinct and len(set(x)) < len(x)),
-        read_counts,
-    )
+def distinct(values: Sequence[Any]) -> str | None:
+    """Checks that a list has no value twice."""
+    return "distinct" if len(set(values)) < len(values) else None
 
 
 def matching(pattern: str, allowed: str) -> Check:
     """Makes the check of a text by a regular expression."""
     return lambda value: None if re.fullmatch(pattern, value) else allowed
-
-
-def list_of(known: Iterable[str], problem_of: Check | None = None) -> Check:
-    """Makes the check of a comma-separated list of names.
-
-    `problem_of` checks one name, if there are more than `known`.
-    """
-    known = tuple(known)
-    problem_of = problem_of or functools.partial(one_of, known=known)
-
-    def check(value: str) -> str | None:
-        names = split_list(value)
-        bad = [name for name in names if problem_of(name)]
-        if names and not bad:
-            return None
-        hint = did_you_mean(bad[0], known) if bad else ""
-        return f"a comma-separated list of {', '.join(known)}{hint}"
-
-    return check
 
 
 def shell_words(value: str) -> str | None:

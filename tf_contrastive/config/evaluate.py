@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any, TypeVar
 
 from tf_contrastive.base.errors import arg
-from tf_contrastive.config.checks import list_of, split_list
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import Command, group, option, replace
@@ -14,7 +13,6 @@ from tf_contrastive.config.protocols import (
     SCALES,
     ProtocolDeclaration,
     Protocols,
-    read_values,
 )
 from tf_contrastive.config.views import (
     DEFAULT_PREPROCESSING,
@@ -28,8 +26,7 @@ PERMUTATION_DRAWS = 100_000
 _SPLITS = ("train", "test")
 
 
-def _two_names(value: str) -> str | None:
-    names = split_list(value)
+def _two_names(names: tuple[str, ...]) -> str | None:
     if len(names) == len(set(names)) == 2:
         return None
     return f"two different runs, such as {arg('compare')} runs/a runs/b"
@@ -51,17 +48,17 @@ class Evaluation:
         " are only printed",
         per_host=True,
     )
-    compare: str = option(
-        "",
+    compare: tuple[str, ...] = option(
+        (),
         "A,B or --compare A B: two runs, or encoders of runs (RUN:untrained),"
         " that are compared by statistical tests",
         check=_two_names,
     )
-    protocols: str = option(
-        "knn,prototype,linear",
+    protocols: tuple[str, ...] = option(
+        ("knn", "prototype", "linear"),
         f"comma-separated protocols out of {', '.join(PROTOCOLS)}; all: every"
         " protocol whose data is available",
-        check=list_of((*PROTOCOLS, "all")),
+        choices=(*PROTOCOLS, "all"),
     )
     scale: str = option(
         "paper",
@@ -96,12 +93,11 @@ class Evaluation:
         " and test for exports and other datasets",
         check=split_name,
     )
-    features: str = option(
-        "h",
+    features: tuple[str, ...] = option(
+        ("h",),
         "comma-separated features that knn and linear classify: h, of the"
         " encoder; z, of the projection head",
-        check=list_of(("h", "z")),
-        read=split_list,
+        choices=("h", "z"),
     )
     validation_fraction: float = option(
         0.1,
@@ -164,8 +160,8 @@ class Scoring(Protocols, _Evaluated):
     def hyperparameters(self, name: str) -> dict[str, Any]:
         """Returns the keyword arguments of a protocol's `measure`."""
         protocol: ProtocolDeclaration = getattr(self, name)
-        shared = read_values(self.evaluation)
-        shared["linear"] = LinearStage.hyperparameters(self.linear)
+        linear = LinearStage.hyperparameters(self.linear)
+        shared = {**vars(self.evaluation), "linear": linear}
         return protocol.hyperparameters() | {
             option: shared[option] for option in protocol.shared
         }

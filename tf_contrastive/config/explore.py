@@ -2,17 +2,10 @@
 
 import dataclasses
 
-from tf_contrastive.config.checks import split_list
+from tf_contrastive.config.checks import each
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import option
-
-
-def _split_names(value: str) -> str | None:
-    names = split_list(value)
-    if names and not any(map(split_name, names)):
-        return None
-    return "splits such as train,test or train[:1000]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +24,11 @@ class Exploration:
         check=dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
-    split: str = option(
-        "",
+    split: tuple[str, ...] = option(
+        (),
         "comma-separated splits; empty: the run's train and test split, or"
         " train and test",
-        check=_split_names,
+        check=each(split_name),
     )
     query: str = option(
         "", "image, or folder of images, whose neighbours are shown"

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from tf_contrastive.config.checks import list_of
 from tf_contrastive.config.fields import option
 
 # The SavedModel is always written.
@@ -22,12 +21,12 @@ class Exporting:
     checkpoint: int | None = option(
         None, "step of the checkpoint to export; auto: the newest"
     )
-    format: str = option(
-        "savedmodel",
+    format: tuple[str, ...] = option(
+        ("savedmodel",),
         "comma-separated formats: savedmodel (always written), keras (a file"
         " that loads as a Keras model), tflite (float32 and 8 bits) and onnx"
         " (extra [onnx])",
-        check=list_of(EXPORT_FORMATS),
+        choices=EXPORT_FORMATS,
     )
     head: str = option(
         "none",

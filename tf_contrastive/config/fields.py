@@ -19,12 +19,15 @@ T = TypeVar("T")
 AUTO = "auto"
 # A part of the user's own, module:name.
 _OWN = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+# What precedes the allowed entries of a list.
+_LIST = "a comma-separated list, each"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # Type -> how a value is read from text, and what the text must be.
 _READERS: dict[type, tuple[Callable[[str], Any], str]] = {
     bool: (lambda text: _BOOLEANS[text.lower()], "true or false"),
     int: (int, "an integer"),
     float: (float, "a number"),
+    str: (str, "a text"),
 }
 
 
@@ -39,7 +42,6 @@ def option(
     above: float | None = None,
     required: bool = False,
     identity: bool = True,
-    read: Callable[[str], Any] | None = None,
     family: str = "",
     own: bool = False,
     per_host: bool = False,
@@ -48,17 +50,18 @@ def option(
     """A dataclass field that holds all that its flag needs.
 
     Args:
-      default: the default. The field's annotation is the flag's type.
+      default: the default. The field's annotation is the flag's type; a tuple
+        is a comma-separated list, whose entries have the choices and bounds.
       help: one line, with the unit.
       choices: the allowed values of a closed set.
-      check: the check of an open set. An optional text may also be empty.
+      check: the check of an open set. A text or a list may also be empty if
+        that is its default.
       minimum, maximum, above: bounds of a number (`above` is exclusive).
         Without `minimum` and `above` it is at least 0. An integer without a
         maximum is at most 2**31 - 1, and a float is one that float32 holds.
       required: whether the command line must set it.
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
-      read: text -> value, such as the numbers of a list.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
       own: whether `module:name`, a part of the user's own, is allowed beside
         the choices.
@@ -211,9 +214,7 @@ def validate_fields(config: Any) -> None:
 def validate(name: str, field: dataclasses.Field, value: Any) -> None:
     """Raises `UserError` for a value that an option does not allow."""
     if allowed := problem(field, value):
-        # A number as it was typed.
-        shown = f"{value:.12g}" if isinstance(value, float) else value
-        given = arg(name, None if value == "" else shown)
+        given = arg(name, None if value in ("", ()) else value)
         allowed += f", or {AUTO}" * is_optional(field)
         raise UserError(f"{given}: must be {allowed}")
 
@@ -234,8 +235,13 @@ def module_of(name: str) -> str | None:
     return match and match[1]
 
 
+def is_list(field: dataclasses.Field) -> bool:
+    """Whether an option is a comma-separated list."""
+    return typing.get_origin(field.type) is tuple
+
+
 def value_type(field: dataclasses.Field) -> type:
-    """Returns the type of an option's value other than None."""
+    """Returns the type of a value other than None, or of a list's entries."""
     return (typing.get_args(field.type) or (field.type,))[0]
 
 
@@ -247,15 +253,15 @@ def read(name: str, field: dataclasses.Field, value: Any) -> Any:
     """
     if value == AUTO and is_optional(field):
         return None
-    if not isinstance(value, str) or value_type(field) is str:
-        return value
-    if field.metadata["read"]:
-        validate(name, field, value)
-        return field.metadata["read"](value)
+    if not isinstance(value, str):
+        return tuple(value) if is_list(field) else value
     reader, allowed = _READERS[value_type(field)]
     try:
+        if is_list(field):
+            return tuple(map(reader, checks.split_list(value)))
         return reader(value)
     except (KeyError, ValueError) as error:
+        allowed = f"{_LIST} {allowed}" if is_list(field) else allowed
         allowed += f", or {AUTO}" * is_optional(field)
         raise UserError(f"{arg(name, value)}: must be {allowed}") from error
 
@@ -273,26 +279,35 @@ def read_value(name: str, field: dataclasses.Field, value: Any) -> Any:
 
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
-    about = field.metadata
-    if isinstance(value, (tuple, list)):  # Of an option that is read from text.
-        value = ",".join(map(str, value))
+    check = field.metadata["check"]
     if value is None:
         return None if is_optional(field) else "set"
+    if value == field.default and value in ("", ()):
+        required = field.metadata["required"]
+        return "set; it has no default" if required else None
+    if not is_list(field):
+        return _problem(field, value) or (check(value) if check else None)
+    for entry in value:
+        if allowed := _problem(field, entry):
+            return f"{_LIST} {allowed}"
+    if not value:
+        return f"{_LIST} set"
+    return check(value) if check else None
+
+
+def _problem(field: dataclasses.Field, value: Any) -> str | None:
+    """Returns what `field` allows as a value, or as an entry of a list."""
+    about = field.metadata
     if about["choices"]:
-        if about["own"] and module_of(value):
-            return None
-        return checks.one_of(value, about["choices"])
-    if value == field.default == "":
-        return "set; it has no default" if about["required"] else None
-    # `config.flags` has a line for each option, and is UTF-8.
-    if isinstance(value, str) and not (
-        value.isprintable() and value == value.strip()
-    ):
-        return "printable text on one line, without spaces at its ends"
-    if about["check"] and (allowed := about["check"](value)):
-        return allowed
-    if isinstance(value, str | bool):
+        is_own = about["own"] and module_of(value)
+        return None if is_own else checks.one_of(value, about["choices"])
+    if isinstance(value, bool):
         return None
+    if isinstance(value, str):
+        # `config.flags` has a line for each option, and is UTF-8.
+        if value.isprintable() and value == value.strip():
+            return None
+        return "printable text on one line, without spaces at its ends"
     minimum, above = about["minimum"], about["above"]
     if minimum is None and above is None:
         minimum = 0

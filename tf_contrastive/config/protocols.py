@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.checks import (
-    POSITIVE_NUMBERS,
-    list_of,
-    numbers,
-    positive_integers,
-    read_counts,
-    read_numbers,
-    split_list,
-)
+from tf_contrastive.config.checks import distinct
 from tf_contrastive.config.fields import group, option, split_pairs
 from tf_contrastive.config.linear import (
     LinearSchedule,
@@ -46,16 +38,6 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 SCALES = ("paper", "cpu")
-
-
-def read_values(group: Any) -> dict[str, Any]:
-    """Returns a group's options, those that are text as what it stands for."""
-    values = {}
-    for field in dataclasses.fields(group):
-        value = getattr(group, field.name)
-        read = field.metadata.get("read")
-        values[field.name] = read(value) if read else value
-    return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +77,7 @@ class ProtocolDeclaration:
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of its `measure`, except shared."""
-        return read_values(self)
+        return dict(vars(self))
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
@@ -121,11 +103,11 @@ class KNN(ProtocolDeclaration):
     needs_labels = True
     learns = True
 
-    k: str = option(
-        "1,5",
+    k: tuple[int, ...] = option(
+        (1, 5),
         "comma-separated numbers of neighbours that vote (1: 1NN)",
-        check=positive_integers("1,5", distinct=True),
-        read=read_counts,
+        minimum=1,
+        check=distinct,
     )
 
 
@@ -216,17 +198,18 @@ class Linear(LinearStage, ProtocolDeclaration):
     )
     schedule: LinearProtocolSchedule = group(LinearProtocolSchedule())
     augmentation: str = linear_augmentation("crop")
-    learning_rates: str = option(
-        "",
+    learning_rates: tuple[float, ...] = option(
+        (),
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of train; empty: --linear_learning_rate",
-        check=POSITIVE_NUMBERS,
+        above=0.0,
+        check=distinct,
     )
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of the linear protocol."""
         return super().hyperparameters() | {
-            "learning_rates": read_numbers(self.learning_rates),
+            "learning_rates": self.learning_rates,
             "augmentation": self.augmentation,
         }
 
@@ -234,11 +217,10 @@ class Linear(LinearStage, ProtocolDeclaration):
         """Raises `UserError` for values that do not go together."""
         super().check()
         if self.learning_rates and self.schedule.learning_rate:
-            rate = f"{self.schedule.learning_rate:g}"
             raise UserError(
-                f"{arg('linear_learning_rate', rate)} and"
-                f" {arg('linear_learning_rates', self.learning_rates)}: set one"
-                f" of them, or {arg('linear_learning_rates', '')} for none"
+                f"{arg('linear_learning_rate', self.schedule.learning_rate)}"
+                f" and {arg('linear_learning_rates', self.learning_rates)}: set"
+                f" one of them, or {arg('linear_learning_rates', '')} for none"
             )
 
     @classmethod
@@ -288,11 +270,9 @@ class Logistic(ProtocolDeclaration):
     def check(self) -> None:
         """Raises `UserError` for a path with ends in the wrong order."""
         if self.lowest_penalty > self.highest_penalty:
-            lowest, highest = self.lowest_penalty, self.highest_penalty
-            raise UserError(
-                f"{arg('logistic_lowest_penalty', f'{lowest:g}')} is above"
-                f" {arg('logistic_highest_penalty', f'{highest:g}')}: swap them"
-            )
+            lowest = arg("logistic_lowest_penalty", self.lowest_penalty)
+            highest = arg("logistic_highest_penalty", self.highest_penalty)
+            raise UserError(f"{lowest} is above {highest}: swap them")
 
 
 class FineTuning(NamedTuple):
@@ -330,33 +310,29 @@ class Finetune(ProtocolDeclaration):
     needs_labels = True
     learns = True
 
-    fractions: str = option(
-        "0.01,0.1,1",
+    fractions: tuple[float, ...] = option(
+        (0.01, 0.1, 1.0),
         "comma-separated fractions of the training labels; see"
         " --finetune_lists",
-        check=numbers(
-            "distinct fractions above 0 and at most 1",
-            "0.01,0.1",
-            lambda x: min(x) > 0 and max(x) <= 1 and len(set(x)) == len(x),
-        ),
-        read=read_numbers,
+        above=0.0,
+        maximum=1.0,
+        check=distinct,
     )
-    epochs: str = option(
-        "60,30,30",
+    epochs: tuple[int, ...] = option(
+        (60, 30, 30),
         "comma-separated epochs of each fraction, or one number for all",
-        check=positive_integers("60,30"),
-        read=read_counts,
+        minimum=1,
     )
     batch_size: int = option(4096, "images per step, at most all", minimum=1)
-    learning_rates: str = option(
-        "",
+    learning_rates: tuple[float, ...] = option(
+        (),
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of the labels; empty: "
         + ", ".join(
             f"{x.learning_rate:g} ({n})" for n, x in FINE_TUNING.items()
         ),
-        check=POSITIVE_NUMBERS,
-        read=read_numbers,
+        above=0.0,
+        check=distinct,
     )
     augmentation: str = option(
         "crop",
@@ -388,11 +364,12 @@ class Finetune(ProtocolDeclaration):
 
     def check(self) -> None:
         """Raises `UserError` for epochs that do not fit the fractions."""
-        fractions = len(read_numbers(self.fractions))
-        if len(read_counts(self.epochs)) not in (1, fractions):
+        fractions = len(self.fractions)
+        if len(self.epochs) not in (1, fractions):
             raise UserError(
                 f"{arg('finetune_epochs', self.epochs)} for"
-                f" {arg('finetune_fractions', self.fractions)}: set one number"
+                f" {arg('finetune_fractions', self.fractions)}: set one"
+                " number"
                 f" for all, or {fractions}"
             )
 
@@ -404,13 +381,6 @@ class Finetune(ProtocolDeclaration):
             # One number fits any number of fractions: that for 10 %.
             preset["finetune_epochs"] = "30"
         return preset
-
-
-_DECAYS = numbers(
-    "distinct numbers from 0",
-    "0,1e-5,1e-4",
-    lambda x: min(x) >= 0 and len(set(x)) == len(x),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -438,46 +408,43 @@ class Transfer(ProtocolDeclaration):
         " prepared datasets",
         check=datasets_of_targets,
     )
-    methods: str = option(
-        ",".join(METHODS),
+    methods: tuple[str, ...] = option(
+        tuple(METHODS),
         "comma-separated: linear (logistic regression on the frozen encoder),"
         " finetune, scratch (training a random encoder)",
-        check=list_of(METHODS),
-        read=split_list,
+        choices=METHODS,
     )
     examples: int = _option(0, "examples of each split, from the first; 0: all")
     batch_size: int = _option(256, "images per step, at most all", minimum=1)
     steps: int = _option(
         20_000, "fine-tuning steps at each point of the grid", minimum=1
     )
-    learning_rates: str = _option(
-        "1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2,0.1",
+    learning_rates: tuple[float, ...] = _option(
+        (1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1),
         "comma-separated learning rates of the fine-tuning grid",
-        check=POSITIVE_NUMBERS,
-        read=read_numbers,
+        above=0.0,
+        check=distinct,
     )
-    weight_decays: str = _option(
-        "0,1e-6,3.16e-6,1e-5,3.16e-5,1e-4,3.16e-4,1e-3",
+    weight_decays: tuple[float, ...] = _option(
+        (0.0, 1e-6, 3.16e-6, 1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3),
         "comma-separated weight decays of the fine-tuning grid, each divided"
         " by the learning rate",
-        check=_DECAYS,
-        read=read_numbers,
+        check=distinct,
     )
     scratch_steps: int = _option(
         40_000, "steps of training a random encoder", minimum=1
     )
-    scratch_learning_rates: str = _option(
-        "1e-3,3.16e-3,1e-2,3.16e-2,0.1,0.316,1",
+    scratch_learning_rates: tuple[float, ...] = _option(
+        (1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1, 0.316, 1.0),
         "comma-separated learning rates of the grid for a random encoder",
-        check=POSITIVE_NUMBERS,
-        read=read_numbers,
+        above=0.0,
+        check=distinct,
     )
-    scratch_weight_decays: str = _option(
-        "1e-5,3.16e-5,1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2",
+    scratch_weight_decays: tuple[float, ...] = _option(
+        (1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2),
         "comma-separated weight decays of the grid for a random encoder, each"
         " divided by the learning rate",
-        check=_DECAYS,
-        read=read_numbers,
+        check=distinct,
     )
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -552,12 +519,11 @@ class Robustness(ProtocolDeclaration):
         "neighbours that vote, for --robustness_classifier=knn",
         minimum=1,
     )
-    corruptions: str = _option(
-        ",".join(CORRUPTIONS),
+    corruptions: tuple[str, ...] = _option(
+        CORRUPTIONS,
         "comma-separated corruptions, each at five severities, out of"
         f" {', '.join(CORRUPTIONS)}",
-        check=list_of(CORRUPTIONS),
-        read=split_list,
+        choices=CORRUPTIONS,
     )
     examples: int = _option(0, "test images to corrupt, from the first; 0: all")
 

@@ -4,12 +4,7 @@ import dataclasses
 import functools
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.checks import (
-    matching,
-    numbers,
-    plain_path,
-    read_counts,
-)
+from tf_contrastive.config.checks import matching, plain_path
 from tf_contrastive.config.fields import argument, option
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
@@ -28,12 +23,11 @@ def skipped_steps(policy: str) -> int:
     return 0 if policy == "stop" else int(policy.removeprefix("skip:"))
 
 
-def read_step_window(value: str) -> tuple[int, int] | None:
-    """Returns (first, last) of `profile_steps`, or None if it is empty."""
-    if not value:
+def _step_window(steps: tuple[int, ...]) -> str | None:
+    """Checks `profile_steps`."""
+    if len(steps) == 2 and steps[0] <= steps[1]:
         return None
-    first, last = read_counts(value)
-    return first, last
+    return "the FIRST and the LAST step, counted from 1, such as 100,120"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,16 +126,12 @@ class Runtime(Devices):
         " validation split if there is one; 0: none",
         maximum=10_000,
     )
-    profile_steps: str = _setting(
-        "",
+    profile_steps: tuple[int, ...] = _setting(
+        (),
         "FIRST,LAST: steps to profile for TensorBoard, counted from 1; empty:"
         " none",
-        check=numbers(
-            "the FIRST and the LAST step, counted from 1",
-            "100,120",
-            lambda x: len(x) == 2 and 1 <= x[0] <= x[1],
-            read_counts,
-        ),
+        minimum=1,
+        check=_step_window,
     )
     smoke: bool = _setting(
         False,
@@ -199,12 +189,11 @@ def resolve_log_every(steps: int | None, total_steps: int) -> int:
     return steps or min(_LOG_EVERY_STEPS, max(1, total_steps // _LOG_POINTS))
 
 
-def check_profile_steps(value: str, steps: int) -> None:
+def check_profile_steps(window: tuple[int, ...], steps: int) -> None:
     """Raises `UserError` if a run has fewer steps than are to be profiled."""
-    window = read_step_window(value)
     if window and window[1] > steps:
         raise UserError(
-            f"{arg('profile_steps', value)}: the run has {steps:,} steps:"
+            f"{arg('profile_steps', window)}: the run has {steps:,} steps:"
             f" choose steps from 1 to {steps}"
         )
 

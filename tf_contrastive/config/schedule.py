@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.checks import numbers, read_numbers
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import option
 from tf_contrastive.config.optimizer import OPTIMIZERS
@@ -62,12 +61,10 @@ class Piecewise(Component):
         (30.0, 60.0, 90.0),
         "comma-separated epochs, warm-up included, at which the learning rate"
         " decays",
-        check=numbers(
-            "increasing epochs above 0",
-            "30,60,90",
-            lambda x: min(x) > 0 and sorted(set(x)) == list(x),
+        above=0.0,
+        check=lambda epochs: (
+            None if sorted({*epochs}) == [*epochs] else "increasing epochs"
         ),
-        read=read_numbers,
     )
 
 
@@ -153,9 +150,8 @@ def check_boundaries(
     """
     increasing = sorted(set(boundaries)) == list(boundaries)
     if not increasing or not all(start <= b < epochs for b in boundaries):
-        text = ",".join(f"{b:g}" for b in boundaries)
         raise UserError(
-            f"{arg(prefix + 'boundaries', text)}: use increasing epochs, from"
-            f" {arg(prefix + 'warmup_epochs', format(start, 'g'))} to less than"
-            f" {arg(prefix + 'epochs', format(epochs, 'g'))}"
+            f"{arg(prefix + 'boundaries', boundaries)}: use increasing epochs,"
+            f" from {arg(prefix + 'warmup_epochs', start)} to less than"
+            f" {arg(prefix + 'epochs', epochs)}"
         )

@@ -184,7 +184,7 @@ def smoke(
         log_every_steps=1,
         histograms_every_epochs=0,
         projector_examples=0,
-        profile_steps="",
+        profile_steps=(),
         smoke=False,
     )
 

@@ -199,7 +199,7 @@ def fit_linear(
 def lacks_features(context: EvaluationContext) -> str | None:
     """Returns which features `knn` and `linear` lack, or None."""
     names = context.options.evaluation.features
-    if "z" in names.split(",") and context.subject.projection is None:
+    if "z" in names and context.subject.projection is None:
         return (
             f"{errors.arg('features', names)}: the {context.subject.name}"
             " encoder has no projection head; use"

@@ -10,7 +10,6 @@ import numpy as np
 
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
-from tf_contrastive.config.checks import read_numbers
 from tf_contrastive.config.dataset import dataset_family
 from tf_contrastive.config.protocols import DRAWN
 from tf_contrastive.datasets import subsets
@@ -56,7 +55,7 @@ def choose(context: EvaluationContext, fraction: float, seed: int) -> Labels:
 def lacks(context: EvaluationContext) -> str | None:
     """Returns which published labels are not here, or None."""
     options = context.options.finetune
-    for fraction in read_numbers(options.fractions):
+    for fraction in options.fractions:
         published = _published(context, fraction)
         if published and not other_datasets.source(context, published, "train"):
             return _absent(context, published)

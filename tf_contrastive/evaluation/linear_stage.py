@@ -71,7 +71,7 @@ def run(
     options = Scoring(
         evaluation=Evaluation(
             workdir=workdir,
-            protocols="linear",
+            protocols=("linear",),
             untrained=False,
             train_split=config.data.split,
             test_split=config.data.test_split,

@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, tensorboard
 from tf_contrastive.base import files, terminal
-from tf_contrastive.config import checks
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import figures, statistics
 from tf_contrastive.evaluation.context import EvaluationContext
@@ -44,7 +43,7 @@ _DOTS_PER_INCH = 120
 # Two history entries with equal values of these describe the same checkpoint.
 KEYS = ("step", "dataset", "train_split", "test_split")
 # The accuracies of the default protocols are columns of the HParams page.
-_DEFAULTS = checks.split_list(Evaluation.protocols)
+_DEFAULTS = Evaluation.protocols
 
 
 # The forms that readers of the file rely on.

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, distribution, embedding
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import checks, fields
+from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data as DataOptions
 from tf_contrastive.config.data import Reading, check_pod, inherited
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
@@ -83,7 +83,7 @@ def score(setting: Setting, run: checkpoints.Run | None) -> None:
             "the test split": setting.data.test.content,
         },
     )
-    names = checks.split_list(evaluation.protocols)
+    names = evaluation.protocols
     diverged: list[str] = []
     facts = setting.facts(run.step if run else None)
     report = Report(setting.folder, facts, setting.seen)
@@ -178,7 +178,7 @@ def open_setting(
     if train.info.has_labels and test.info.has_labels:
         info = datasets.check_scorable(train.info, test.info)
         test = dataclasses.replace(test, info=info)
-    names = checks.split_list(evaluation.protocols)
+    names = evaluation.protocols
     wanted = [PROTOCOLS[x] for x in names if x != "all"]
     wanted = [*PROTOCOLS.values()] if "all" in names else wanted
     uses_labels = test.info.has_labels and any(x.needs_labels for x in wanted)
