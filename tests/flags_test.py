@@ -109,7 +109,7 @@ def test_every_option_takes_its_own_default(command):
 def test_commands_have_few_flags():
     assert len(flags.names(Pretrain)) <= 90
     assert len(flags.declared(Pretrain)) <= 120
-    assert len(flags.names(Evaluate)) <= 70
+    assert len(flags.declared(Evaluate)) <= 70
 
 
 # ---- Values ------------------------------------------------------------------
@@ -492,23 +492,18 @@ def test_errors_name_flags_in_place_of_arguments(message, expected):
 
 
 def test_presets_set_what_was_not_given():
-    sincere = _parse(
-        "--workdir=w", "--linear_recipe=sincere", command=Evaluate
-    ).linear
-    assert (sincere.schedule.epochs, sincere.schedule.batch_size) == (100, 128)
-    assert sincere.optimizer.nesterov is False
     given = _parse(
         "--workdir=w",
-        "--linear_recipe=sincere",
         "--linear_epochs=5",
-        "--linear_learning_rate=0.2",
+        "--linear_batch_size=64",
         "--scale=cpu",
         command=Evaluate,
     )
     assert given.linear.schedule.epochs == 5
-    assert given.linear.learning_rates == ""
+    assert given.linear.schedule.batch_size == 64
     assert given.linear.augmentation == "none"
-    assert given.transfer.methods == "linear"
+    assert given.transfer.methods == ("linear",)
+    assert given.transfer.examples == 5000
 
 
 def test_channel_statistics_are_written_and_read():

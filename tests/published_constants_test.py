@@ -13,7 +13,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from tf_contrastive import __main__, schedules
+from tf_contrastive import __main__, flags, schedules
 from tf_contrastive.config import (
     dataset,
     encoder,
@@ -27,6 +27,7 @@ from tf_contrastive.config import (
     schedule,
     views,
 )
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.evaluation import (
     classification_metrics,
@@ -225,19 +226,19 @@ def test_a_linear_classifier_is_not_regularized():
 @pytest.mark.parametrize(
     ("recipe", "published"),
     [
-        # SR B.6: the numbers of pretraining.
-        ("simclr_lars", ("lars", 0.3, 1e-6, 10.0, None, None)),
         # SI J.
-        ("sincere", (None, None, 1e-4, None, 100, 128)),
+        ("sincere", ("sgd", 0.1, 1e-4, 0.0, 100, 128)),
         # SC 10.1, and the linear stage of SupCon's code.
         ("supcon", ("rmsprop", 0.05, 1e-6, 12.0, 350, 2048)),
     ],
 )
 def test_recipes_of_linear_classifiers(recipe, published):
     names = "optimizer learning_rate weight_decay warmup_epochs epochs"
-    own = protocols.LINEAR_RECIPES[recipe]
-    names = [f"linear_{name}" for name in f"{names} batch_size".split()]
-    assert tuple(own.get(name) for name in names) == published
+    file = f"--flagfile=configs/shared/linear_{recipe}.flags"
+    found = flags.parse(Scoring, [file]).linear.hyperparameters()
+    found |= found["optimizer_options"]
+    names = [*names.split(), "batch_size"]
+    assert tuple(found[name] for name in names) == published
 
 
 def test_transformations_have_the_published_chance_levels():

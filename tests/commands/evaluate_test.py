@@ -519,6 +519,19 @@ def _steps_or_none(workdir):
         return None
 
 
+# The command, which looks more often.
+_WATCH = """
+import sys
+from tests import small
+from tf_contrastive import flags
+from tf_contrastive.commands import evaluate
+from tf_contrastive.config import fields
+options = flags.parse(evaluate.Evaluate, sys.argv[1:])
+with small.encoder():
+    sys.exit(evaluate.run(fields.replace(options, watch_every_seconds=0.2)))
+"""
+
+
 @pytest.mark.slow
 def test_a_live_run_is_watched_to_its_end(tmp_path):
     run = tmp_path / "run"
@@ -530,10 +543,9 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
         runtime_options="keep_checkpoints=9",
     )
     folder = run / "checkpoints"
-    watch = processes.small(
-        "evaluate",
+    watch = processes.python(
+        _WATCH,
         "--watch",
-        "--watch_every_seconds=0.2",
         f"--workdir={run}",
         "--protocols=prototype",
         "--scale=cpu",

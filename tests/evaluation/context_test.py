@@ -6,7 +6,7 @@ import pytest
 import replicas as on_replicas
 import tensorflow as tf
 
-from tf_contrastive import datasets
+from tf_contrastive import datasets, flags
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
@@ -197,12 +197,17 @@ def test_the_learning_rate_is_chosen_without_the_test_split(monkeypatch):
 
 
 def test_options_override_a_recipe():
-    lars = Scoring.of(linear_recipe="simclr_lars").linear.hyperparameters()
+    lars = Scoring.of(linear_optimizer="lars").linear.hyperparameters()
     assert lars["starts_at_zero"] is False
-    options = Scoring.of(
-        linear_recipe="supcon", linear_epochs=7, linear_optimizer="adam"
+    options = flags.parse(
+        Scoring,
+        [
+            "--flagfile=configs/shared/linear_supcon.flags",
+            "--linear_epochs=7",
+            "--linear_optimizer=adam",
+        ],
     )
-    options.linear.check()
+    assert options.linear.schedule.warmup_epochs == 12
     adam = options.linear.hyperparameters()
     assert (adam["optimizer"], adam["epochs"]) == ("adam", 7)
     assert (adam["starts_at_zero"], adam["schedule"]) == (True, "exponential")

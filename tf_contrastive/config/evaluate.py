@@ -6,7 +6,13 @@ from typing import Any, TypeVar
 from tf_contrastive.base.errors import arg
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
-from tf_contrastive.config.fields import Command, group, option, replace
+from tf_contrastive.config.fields import (
+    Command,
+    argument,
+    group,
+    option,
+    replace,
+)
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.protocols import (
     PROTOCOLS,
@@ -69,9 +75,8 @@ class Evaluation:
     watch: bool = option(
         False, "evaluate each new checkpoint until the run has ended"
     )
-    watch_every_seconds: float = option(
-        30.0, "seconds between checks for a new checkpoint", above=0.0
-    )
+    # Between checks for a new checkpoint.
+    watch_every_seconds: float = argument(30.0, above=0.0)
     untrained: bool = option(
         True,
         "also evaluate a random encoder of the same architecture, except with"
@@ -105,13 +110,8 @@ class Evaluation:
         above=0.0,
         maximum=0.9,
     )
-    view_examples: int = option(
-        10_000,
-        "test images whose augmented views are compared, at most (contrastive,"
-        " uniformity, kl_bound)",
-        minimum=2,
-        family="measure_options",
-    )
+    # Test images whose augmented views are compared, at most.
+    view_examples: int = argument(10_000, minimum=2)
     preprocessing: str = option(
         "auto",
         "of evaluated images, to the encoder's side S; "
@@ -146,7 +146,7 @@ class Scoring(Protocols, _Evaluated):
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options that `scale` and `linear_recipe` set."""
+        """Returns the options that `scale` sets."""
         preset: dict[str, Any] = {}
         for protocol in PROTOCOLS.values():
             preset |= protocol.presets(given)

@@ -11,14 +11,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import distinct
-from tf_contrastive.config.fields import group, option, split_pairs
+from tf_contrastive.config.fields import argument, group, option, split_pairs
 from tf_contrastive.config.linear import (
     LinearSchedule,
     LinearStage,
     linear_augmentation,
     linear_batch_size,
 )
-from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.transfer import (
     METHODS,
     SUITES,
@@ -26,10 +25,8 @@ from tf_contrastive.config.transfer import (
 )
 from tf_contrastive.config.views import augmentation_name
 
-# Options that few set are given in one flag, KEY=VALUE,KEY=VALUE: that of their
-# protocol, PROTOCOL_options, or that of all measures of representations.
+# Options that few set are given in one flag, PROTOCOL_options=KEY=VALUE,...
 _option = functools.partial(option, family="options")
-_measure_option = functools.partial(option, family="measure_options")
 
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
@@ -131,42 +128,6 @@ class Head(ProtocolDeclaration):
 
 # Of `finetune_lists`.
 PUBLISHED, DRAWN = "published", "drawn"
-# The options that `linear_recipe` sets.
-LINEAR_RECIPES: dict[str, dict[str, Any]] = {
-    # Appendix B.6: Nesterov momentum, which is the default.
-    "simclr": {},
-    # The same with LARS and the numbers of pretraining.
-    "simclr_lars": {
-        "linear_optimizer": "lars",
-        "linear_learning_rate": 0.3,
-        "linear_weight_decay": 1e-6,
-        "linear_warmup_epochs": 10.0,
-    },
-    # Appendix J: learning rate chosen on a tenth of train.
-    "sincere": {
-        "linear_epochs": 100,
-        "linear_batch_size": 128,
-        "linear_nesterov": False,
-        "linear_weight_decay": 1e-4,
-        "linear_decay_all": True,
-        "linear_learning_rates": "0.01,0.03,0.1,0.3,1",
-    },
-    # Section 10.1, the augmentation of its best model, and the other numbers
-    # of the authors' code.
-    "supcon": {
-        "linear_epochs": 350,
-        "linear_batch_size": 2048,
-        "linear_augmentation": "autoaugment",
-        "linear_optimizer": "rmsprop",
-        "linear_learning_rate": 0.05,
-        "linear_weight_decay": 1e-6,
-        "linear_decay_all": True,
-        "linear_schedule": "exponential",
-        "linear_warmup_epochs": 12.0,
-        "linear_label_smoothing": 0.05,
-        "linear_l2_normalize_features": True,
-    },
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +140,10 @@ class LinearProtocolSchedule(LinearSchedule):
 
 @dataclasses.dataclass(frozen=True)
 class Linear(LinearStage, ProtocolDeclaration):
-    """The linear evaluation protocol, with SimCLR's numbers."""
+    """The linear evaluation protocol, with SimCLR's numbers.
+
+    Those of SupCon and SINCERE are flagfiles: configs/shared/linear_*.flags.
+    """
 
     implementation = "tf_contrastive.evaluation.classification:measure_linear"
     lacks = "tf_contrastive.evaluation.classification:lacks_features"
@@ -189,13 +153,6 @@ class Linear(LinearStage, ProtocolDeclaration):
     needs_labels = True
     learns = True
 
-    recipe: str = option(
-        "simclr",
-        "preset: simclr (Nesterov momentum, 90 epochs), simclr_lars, sincere"
-        " (SGD, 100 epochs, tuned learning rate), supcon (RMSProp, exponential"
-        " decay, 350 epochs); other flags override it",
-        choices=tuple(LINEAR_RECIPES),
-    )
     schedule: LinearProtocolSchedule = group(LinearProtocolSchedule())
     augmentation: str = linear_augmentation("crop")
     learning_rates: tuple[float, ...] = option(
@@ -222,29 +179,6 @@ class Linear(LinearStage, ProtocolDeclaration):
                 f" and {arg('linear_learning_rates', self.learning_rates)}: set"
                 f" one of them, or {arg('linear_learning_rates', '')} for none"
             )
-
-    @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the command's options that the recipe and the scale set."""
-        recipe = given.get("linear_recipe", cls.recipe)
-        preset = dict(LINEAR_RECIPES.get(recipe, {}))
-        if "linear_learning_rate" in given:
-            preset.pop("linear_learning_rates", None)
-        if given.get("linear_learning_rates"):
-            preset.pop("linear_learning_rate", None)
-        own = preset.get("linear_optimizer", cls.optimizer.label)
-        if given.get("linear_optimizer", own) != own:
-            # The recipe's values are for its own optimizer.
-            for name in ("nesterov", "weight_decay", "learning_rate"):
-                preset.pop(f"linear_{name}", None)
-        scaled, size = super().presets(given), "linear_batch_size"
-        if size in scaled and size in preset:
-            scaled[size] = min(preset[size], scaled[size])
-        preset |= scaled
-        epochs = given.get("linear_epochs")
-        if epochs and "linear_warmup_epochs" in preset:
-            preset["linear_warmup_epochs"] = resolve_warmup(None, epochs)
-        return preset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -414,7 +348,8 @@ class Transfer(ProtocolDeclaration):
         " finetune, scratch (training a random encoder)",
         choices=METHODS,
     )
-    examples: int = _option(0, "examples of each split, from the first; 0: all")
+    # Of each split, from the first; 0: all.
+    examples: int = argument(0)
     batch_size: int = _option(256, "images per step, at most all", minimum=1)
     steps: int = _option(
         20_000, "fine-tuning steps at each point of the grid", minimum=1
@@ -519,13 +454,9 @@ class Robustness(ProtocolDeclaration):
         "neighbours that vote, for --robustness_classifier=knn",
         minimum=1,
     )
-    corruptions: tuple[str, ...] = _option(
-        CORRUPTIONS,
-        "comma-separated corruptions, each at five severities, out of"
-        f" {', '.join(CORRUPTIONS)}",
-        choices=CORRUPTIONS,
-    )
-    examples: int = _option(0, "test images to corrupt, from the first; 0: all")
+    corruptions: tuple[str, ...] = argument(CORRUPTIONS, choices=CORRUPTIONS)
+    # Test images to corrupt, from the first; 0: all.
+    examples: int = argument(0)
 
 
 # ---- Measures of the representations -----------------------------------------
@@ -589,12 +520,9 @@ class Transforms(ProtocolDeclaration):
     # classes.
     smallest: ClassVar = {"train": 40, "test": 40}
 
-    transforms_train: int = _measure_option(
-        10_000, "training images to transform, at most", minimum=40
-    )
-    transforms_test: int = _measure_option(
-        10_000, "test images to transform, at most", minimum=2
-    )
+    # Images to transform, at most.
+    transforms_train: int = argument(10_000, minimum=40)
+    transforms_test: int = argument(10_000, minimum=2)
 
 
 class TSNE(ProtocolDeclaration):

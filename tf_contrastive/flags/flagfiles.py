@@ -49,12 +49,12 @@ def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
 
 
 def packaged_flagfile(path: str) -> str | None:
-    """Returns the file of a recipe, configs/NAME.flags, of this package."""
+    """Returns the file configs/[shared/]NAME.flags of this package."""
     folder, name = os.path.split(path)
     # In a wheel they are in the package, in a clone beside it.
     for top in ("tf_contrastive", ""):
         file = os.path.join(installation.ROOT, top, folder, name)
-        if folder == "configs" and os.path.exists(file):
+        if folder in ("configs", "configs/shared") and os.path.exists(file):
             return file
     return None
 
