@@ -1,4 +1,4 @@
-"""The contract of losses, optimizers, schedules and layers.
+"""The contract of losses, optimizers and schedules.
 
 Each is built with its defaults, rebuilt from its configuration with equal
 results, and built by its name; an unknown option is named in the error.
@@ -17,9 +17,6 @@ from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.projection import HEADS
-from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.encoders.resnet import Conv2D
 
 _RNG = np.random.default_rng(0)
 _Z = _RNG.normal(size=[6, 2, 4]).astype(np.float32)
@@ -130,37 +127,6 @@ def test_schedule(name):
         schedules_.build(
             name, base_learning_rate=0.3, batch_size=256, **_RUN, nois=1
         )
-
-
-_IMAGES = _RNG.uniform(size=[3, 8, 8, 4]).astype(np.float32)
-_LAYERS = [
-    BatchNormalization(momentum=0.5, epsilon=0.1, synchronized=False),
-    Conv2D(5, 3, padding="same", use_bias=False),
-    heads.MLP(layers=3, hidden=6, output=5, batch_norm=False),
-    heads.LinearProbe(3, kernel_initializer="glorot_uniform"),
-]
-
-
-@pytest.mark.parametrize("layer", _LAYERS, ids=lambda layer: layer.name)
-def test_layer(layer):
-    outputs = layer(_IMAGES, training=True)
-    again = type(layer).from_config(layer.get_config())
-    again.build(_IMAGES.shape)
-    again.set_weights(layer.get_weights())
-    assert again.get_config() == layer.get_config()
-    np.testing.assert_array_equal(again(_IMAGES), layer(_IMAGES))
-    assert again(_IMAGES, training=True).shape == outputs.shape
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_head(name):
-    head = heads.build(name)
-    outputs = head(_IMAGES[:, 0, 0])
-    again = type(head).from_config(head.get_config())
-    again(_IMAGES[:, 0, 0])
-    again.set_weights(head.get_weights())
-    np.testing.assert_array_equal(again(_IMAGES[:, 0, 0]), outputs)
-    assert outputs.dtype == tf.float32
 
 
 @pytest.mark.parametrize(

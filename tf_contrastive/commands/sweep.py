@@ -305,7 +305,7 @@ def _is_allowed(option: Option, text: str) -> bool:
     if text == fields.AUTO:
         return option.of_component or fields.is_optional(option.field)
     try:
-        fields.read_value(option.name, option.field, text)
+        fields.read(option.name, option.field, text)
     except UserError:
         return False
     return True

@@ -244,7 +244,6 @@ class Family:
                 family=""
                 if key in self.flags and help
                 else f"{self.kind}_options",
-                key=key,
                 of_component=True,
             )
 
@@ -286,7 +285,7 @@ class Family:
             value = unused.pop(prefix + named, None)
             if value in (None, fields.AUTO):
                 continue
-            options[key] = fields.read_value(prefix + named, field, value)
+            options[key] = fields.read(prefix + named, field, value)
             if named not in known and not self.ignores_others:
                 raise errors.UserError(
                     f"{errors.arg(prefix + named)} is not an option of"

@@ -469,24 +469,20 @@ def declare(name: str) -> EncoderDeclaration:
     return ENCODERS[name](network=split_name(name))
 
 
-def encoder_option() -> Any:
-    """The option of the encoder."""
-    return Family(
-        kind="encoder",
-        members=ENCODERS,
-        help=f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
-        " MNIST; vit_...: transformers with patches of 16, 8 or 4 pixels);"
-        " or keras:NAME or keras_cv:NAME, also with their ImageNet weights"
-        " (init_from); or module:name, a Keras model of your own or a function"
-        " that returns one",
-        check=lambda name: (
-            None
-            if name in ENCODERS or is_own(name)
-            else one_of(name, _known(name))
-        ),
-        flags=("width", "stem", "zero_init_residual"),
-        declare=declare,
-    ).option(ResNet(network="resnet50"))
+ENCODER = Family(
+    kind="encoder",
+    members=ENCODERS,
+    help=f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
+    " MNIST; vit_...: transformers with patches of 16, 8 or 4 pixels);"
+    " or keras:NAME or keras_cv:NAME, also with their ImageNet weights"
+    " (init_from); or module:name, a Keras model of your own or a function"
+    " that returns one",
+    check=lambda name: (
+        None if name in ENCODERS or is_own(name) else one_of(name, _known(name))
+    ),
+    flags=("width", "stem", "zero_init_residual"),
+    declare=declare,
+).option(ResNet(network="resnet50"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,6 @@ class Option(NamedTuple):
       field: its declaration.
       help: one line; of a component's option, with the members' defaults.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
-      key: its name there.
       of_component: whether a component has it, or is named by it.
       group: the command's field that holds it.
       identity: whether it affects what a run computes.
@@ -97,10 +96,14 @@ class Option(NamedTuple):
     field: dataclasses.Field
     help: str
     family: str = ""
-    key: str = ""
     of_component: bool = False
     group: str = ""
     identity: bool = True
+
+    @property
+    def key(self) -> str:
+        """Its name in the flag of its family."""
+        return self.field.name
 
 
 def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
@@ -136,8 +139,9 @@ def options(
             inner = prefix + about["prefix"]
             yield from options(value, inner, group or field.name, same, every)
         elif about["has_flag"]:
-            name, family = field.name, about["family"]
-            found = [Option(name, value, field, about["help"], family, name)]
+            found = [
+                Option(field.name, value, field, about["help"], about["family"])
+            ]
         for option in found:
             yield option._replace(
                 name=prefix + option.name,
@@ -249,30 +253,23 @@ def read(name: str, field: dataclasses.Field, value: Any) -> Any:
     """Returns the value of an option, given as itself or as its text.
 
     Raises:
-      UserError: for a text of another type.
+      UserError: if it is not allowed.
     """
     if value == AUTO and is_optional(field):
         return None
-    if not isinstance(value, str):
-        return tuple(value) if is_list(field) else value
     reader, allowed = _READERS[value_type(field)]
     try:
         if is_list(field):
-            return tuple(map(reader, checks.split_list(value)))
-        return reader(value)
+            parts = (
+                checks.split_list(value) if isinstance(value, str) else value
+            )
+            value = tuple(map(reader, parts))
+        elif isinstance(value, str):
+            value = reader(value)
     except (KeyError, ValueError) as error:
         allowed = f"{_LIST} {allowed}" if is_list(field) else allowed
         allowed += f", or {AUTO}" * is_optional(field)
         raise UserError(f"{arg(name, value)}: must be {allowed}") from error
-
-
-def read_value(name: str, field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of an option that is given as itself or as its text.
-
-    Raises:
-      UserError: if it is not allowed.
-    """
-    value = read(name, field, value)
     validate(name, field, value)
     return value
 

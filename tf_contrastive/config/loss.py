@@ -535,23 +535,21 @@ def declaration(name: str) -> type[LossDeclaration]:
 # ---- Options of a run --------------------------------------------------------
 
 
-def loss_option() -> Any:
-    """The option of the loss."""
-    return Family(
-        kind="loss",
-        members=LOSSES,
-        help="contrastive loss; module:name: a function or a class of your own",
-        declare=lambda name: declaration(name)(),
-        flags=(
-            "temperature",
-            "negatives",
-            "epsilon",
-            "margin",
-            "weight",
-            "label_smoothing",
-        ),
-        prefixed=("weight", "normalization", "scale", "normalize"),
-    ).option(NTXent())
+LOSS = Family(
+    kind="loss",
+    members=LOSSES,
+    help="contrastive loss; module:name: a function or a class of your own",
+    declare=lambda name: declaration(name)(),
+    flags=(
+        "temperature",
+        "negatives",
+        "epsilon",
+        "margin",
+        "weight",
+        "label_smoothing",
+    ),
+    prefixed=("weight", "normalization", "scale", "normalize"),
+).option(NTXent())
 
 
 @dataclasses.dataclass(frozen=True)

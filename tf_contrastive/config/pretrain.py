@@ -12,9 +12,9 @@ from tf_contrastive.config.data import (
     Reading,
 )
 from tf_contrastive.config.encoder import (
+    ENCODER,
     EncoderDeclaration,
     EncoderSetup,
-    encoder_option,
     resolve_encoder,
     resolve_setup,
 )
@@ -25,12 +25,12 @@ from tf_contrastive.config.fields import (
 )
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
+    LOSS,
     LOSSES,
     BatchOptions,
     LossDeclaration,
     check_chunks,
     check_labels,
-    loss_option,
     resolve_loss,
 )
 from tf_contrastive.config.optimizer import (
@@ -39,7 +39,7 @@ from tf_contrastive.config.optimizer import (
     optimizer_option,
     resolve_learning_rate,
 )
-from tf_contrastive.config.projection import HeadDeclaration, projection_option
+from tf_contrastive.config.projection import PROJECTION, HeadDeclaration
 from tf_contrastive.config.runtime import (
     Machine,
     Runtime,
@@ -65,10 +65,10 @@ class Pretrain(Command):
     data: Data = group(Data())
     reading: Reading = group(Reading())
     views: Views = group(Views())
-    encoder: EncoderDeclaration = encoder_option()
+    encoder: EncoderDeclaration = ENCODER
     setup: EncoderSetup = group(EncoderSetup())
-    projection: HeadDeclaration = projection_option()
-    loss: LossDeclaration = loss_option()
+    projection: HeadDeclaration = PROJECTION
+    loss: LossDeclaration = LOSS
     batch: BatchOptions = group(BatchOptions())
     probe: Probe = group(Probe())
     optimizer: OptimizerDeclaration = optimizer_option(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, Family, by_name
@@ -94,15 +94,14 @@ def own_head(name: str) -> type[HeadDeclaration]:
 HEADS: dict[str, type[HeadDeclaration]] = by_name([Identity, Linear, MLP])
 
 
-def projection_option() -> Any:
-    """The option of the projection head, which ignores others' options."""
-    return Family(
-        kind="projection",
-        members=HEADS,
-        help="projection head; module:name: a Keras layer of your own, or a"
-        " function that returns one",
-        declare=lambda name: (HEADS.get(name) or own_head(name))(),
-        flags=("output", "layers"),
-        prefixed=MLP.defaults(),
-        ignores_others=True,
-    ).option(MLP())
+# The head ignores others' options.
+PROJECTION = Family(
+    kind="projection",
+    members=HEADS,
+    help="projection head; module:name: a Keras layer of your own, or a"
+    " function that returns one",
+    declare=lambda name: (HEADS.get(name) or own_head(name))(),
+    flags=("output", "layers"),
+    prefixed=MLP.defaults(),
+    ignores_others=True,
+).option(MLP())

@@ -71,22 +71,18 @@ class Piecewise(Component):
 SCHEDULES: dict[str, type[Component]] = by_name(
     [Cosine, Linear, Exponential, Piecewise, Constant]
 )
-
-
-def schedule_option() -> Any:
-    """The option of the schedule."""
-    return Family(
-        kind="schedule",
-        members=SCHEDULES,
-        help="learning rate schedule after the warm-up",
-    ).option(Cosine())
+_DECAY = Family(
+    kind="schedule",
+    members=SCHEDULES,
+    help="learning rate schedule after the warm-up",
+).option(Cosine())
 
 
 @dataclasses.dataclass(frozen=True)
 class StageSchedule:
     """Training length, batch size and learning rate of any stage."""
 
-    decay: Component = schedule_option()
+    decay: Component = _DECAY
     epochs: int = option(100, "epochs to train", minimum=1)
     batch_size: int = option(
         256, "images per step, over all replicas (global batch size)", minimum=2

@@ -388,28 +388,27 @@ def declare(augmentation: str) -> PolicyDeclaration:
     return LISTING[prefix](names=names) if names else POLICIES[prefix]()
 
 
-def policy_option() -> Any:
-    """The option of the augmentation policy, which ignores others' options."""
-    return Family(
-        kind="augmentation",
-        members=POLICIES | LISTING,
-        help=f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
-        f" operations on cropped views out of {', '.join(Ablation.listable)};"
-        " or simclr+OP[+OP]: simclr, then some of"
-        f" {', '.join(SimCLRPlus.listable)}; or module:name, a function or a"
-        " Keras layer of your own",
-        check=augmentation_name,
-        flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
-        declare=declare,
-        ignores_others=True,
-    ).option(SimCLR())
+# The policy ignores others' options.
+POLICY = Family(
+    kind="augmentation",
+    members=POLICIES | LISTING,
+    help=f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
+    f" operations on cropped views out of {', '.join(Ablation.listable)};"
+    " or simclr+OP[+OP]: simclr, then some of"
+    f" {', '.join(SimCLRPlus.listable)}; or module:name, a function or a"
+    " Keras layer of your own",
+    check=augmentation_name,
+    flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
+    declare=declare,
+    ignores_others=True,
+).option(SimCLR())
 
 
 @dataclasses.dataclass(frozen=True)
 class Views:
     """Augmentation of images into views."""
 
-    policy: PolicyDeclaration = policy_option()
+    policy: PolicyDeclaration = POLICY
     augment_on: str = option(
         "auto",
         "where photometric augmentation runs (crop, resize and flip run on the"
