@@ -49,7 +49,6 @@ from tf_contrastive.config.runtime import (
 from tf_contrastive.config.schedule import Schedule, resolve_warmup
 from tf_contrastive.config.views import (
     Views,
-    check_pairs,
     resolve_views,
     resolve_wire_dtype,
 )
@@ -82,16 +81,13 @@ class Pretrain(Command):
     def _check(self) -> None:
         self.setup.check(self.encoder)
         self.schedule.check()
-        self._check_machine()
+        self.runtime.check()
+        self.check_replicas(max(self.runtime.virtual_devices, 1))
         self._check_loss()
         self._check_mixing()
         self.linear.check()
         if self.views.image_size:
             resolve_encoder(self.encoder, self.views.image_size)
-
-    def _check_machine(self) -> None:
-        self.runtime.check()
-        self.check_replicas(max(self.runtime.virtual_devices, 1))
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
@@ -134,7 +130,7 @@ class Pretrain(Command):
         probe = self.probe
         if not probe.cross_entropy_weight:
             return
-        given = arg("cross_entropy_weight", f"{probe.cross_entropy_weight:g}")
+        given = arg("cross_entropy_weight", probe.cross_entropy_weight)
         if self.loss.takes_logits:
             raise UserError(
                 f"{given} adds cross entropy to another loss than"
@@ -199,8 +195,12 @@ class Pretrain(Command):
         batch_size = self.schedule.batch_size
         check_divisible(batch_size, replicas)
         check_chunks(self.batch.grad_cache_chunks, batch_size, replicas)
-        if self.views.mixed:
-            check_pairs(batch_size, replicas)
+        if self.views.mixed and batch_size // replicas % 2:
+            raise UserError(
+                f"{arg('batch_size', batch_size)} gives each of {replicas}"
+                " replica(s) an odd number of images, which cannot be mixed in"
+                f" pairs: use a multiple of {2 * replicas}"
+            )
 
     def check_labels(
         self, dataset: str, has_labels: bool, multi_label: bool
@@ -209,7 +209,7 @@ class Pretrain(Command):
         weight = self.probe.cross_entropy_weight
         if weight and (multi_label or not has_labels):
             raise UserError(
-                f"{arg('cross_entropy_weight', f'{weight:g}')} needs one label"
+                f"{arg('cross_entropy_weight', weight)} needs one label"
                 f" per image, which {dataset} does not have: leave it out"
             )
         if multi_label:

@@ -104,7 +104,7 @@ class StageSchedule:
         warmup = resolve_warmup(self.warmup_epochs, self.epochs)
         if warmup > self.epochs:
             raise UserError(
-                f"{arg(prefix + 'warmup_epochs', f'{warmup:g}')} is longer than"
+                f"{arg(prefix + 'warmup_epochs', warmup)} is longer than"
                 f" {arg(prefix + 'epochs', self.epochs)}: set at most"
                 f" {arg(prefix + 'warmup_epochs', self.epochs)}"
             )

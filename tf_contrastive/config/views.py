@@ -493,13 +493,3 @@ def resolve_wire_dtype(
     if rounds_input and not (on_device or views.mixed):
         return "bfloat16"
     return "float32"
-
-
-def check_pairs(batch_size: int, replicas: int) -> None:
-    """Raises `UserError` if a replica has an odd number of images."""
-    if batch_size // replicas % 2:
-        raise UserError(
-            f"{arg('batch_size', batch_size)} gives each of {replicas}"
-            " replica(s) an odd number of images, which cannot be mixed in"
-            f" pairs: use a multiple of {2 * replicas}"
-        )
