@@ -90,7 +90,8 @@ def each(check: Check) -> Check:
 
 def distinct(values: Sequence[Any]) -> str | None:
     """Checks that a list has no value twice."""
-    return "distinct" if len(set(values)) < len(values) else None
+    is_distinct = len(set(values)) == len(values)
+    return None if is_distinct else "a list without repeated values"
 
 
 def matching(pattern: str, allowed: str) -> Check:

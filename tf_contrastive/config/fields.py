@@ -288,7 +288,7 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
         if allowed := _problem(field, entry):
             return f"{_LIST} {allowed}"
     if not value:
-        return f"{_LIST} set"
+        return "set"
     return check(value) if check else None
 
 
