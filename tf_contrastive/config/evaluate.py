@@ -25,9 +25,6 @@ from tf_contrastive.config.views import (
     PREPROCESSINGS,
 )
 
-# Resamples of confidence intervals, and draws of permutation tests.
-BOOTSTRAP_RESAMPLES = 1000
-PERMUTATION_DRAWS = 100_000
 # Splits for training and for scoring where there is no run to take them from.
 _SPLITS = ("train", "test")
 
@@ -180,11 +177,6 @@ class Scoring(Protocols, _Evaluated):
     def _check(self) -> None:
         for name in PROTOCOLS:
             getattr(self, name).check()
-
-
-def space_variant(space: str, variant: str = "") -> str:
-    """Returns the name of a result of features h (unnamed) or z."""
-    return " ".join(filter(None, (space.removeprefix("h"), variant)))
 
 
 def resolve_splits(options: _Options, run: Data | None) -> _Options:

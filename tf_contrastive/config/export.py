@@ -6,8 +6,6 @@ from tf_contrastive.config.fields import option
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "keras", "tflite", "onnx")
-# Divides the cosines to the prototypes before the softmax.
-PROTOTYPE_TEMPERATURE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ import tensorflow as tf
 from tf_contrastive import classifiers, optimizers, schedules
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import protocols as declared
-from tf_contrastive.config.evaluate import space_variant
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
 from tf_contrastive.config.views import declare as declare_policy
@@ -208,6 +207,11 @@ def lacks_features(context: EvaluationContext) -> str | None:
     return None
 
 
+def _variant(space: str, variant: str = "") -> str:
+    """Returns the name of a result of features h (unnamed) or z."""
+    return " ".join(filter(None, (space.removeprefix("h"), variant)))
+
+
 def measure_knn(
     context: EvaluationContext,
     k: Sequence[int],
@@ -225,7 +229,7 @@ def measure_knn(
         )
         for count, row in zip(k, predictions, strict=True):
             correct = row == labels
-            parts[space_variant(space, f"k={count}")] = {
+            parts[_variant(space, f"k={count}")] = {
                 "top1": float(correct.mean()),
                 "predictions": row,
                 "correct": correct,
@@ -284,9 +288,7 @@ def measure_linear(
     """
     return {
         "parts": {
-            space_variant(space): _measure_linear(
-                context, space, **hyperparameters
-            )
+            _variant(space): _measure_linear(context, space, **hyperparameters)
             for space in features
         }
     }

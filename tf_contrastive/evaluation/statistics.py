@@ -12,11 +12,7 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from tf_contrastive.base import errors
-from tf_contrastive.config.evaluate import (
-    BOOTSTRAP_RESAMPLES,
-    PERMUTATION_DRAWS,
-    Evaluation,
-)
+from tf_contrastive.config.evaluate import Evaluation
 
 # Confidence level of intervals, and the largest p-value that is significant.
 LEVEL = 0.95
@@ -25,6 +21,9 @@ SIGNIFICANCE = 0.05
 _BLOCK = 4_194_304
 # |d*| >= |d| compares sums of the same terms in another order.
 _ROUNDING = 1e-9
+# Resamples of confidence intervals, and draws of permutation tests.
+_RESAMPLES = 1000
+_DRAWS = 100_000
 
 Verdict = Literal["better", "worse", "tied"]
 
@@ -134,7 +133,7 @@ def _resampled(
 
 def bootstrap_interval(
     correct: np.ndarray,
-    resamples: int = BOOTSTRAP_RESAMPLES,
+    resamples: int = _RESAMPLES,
     seed: int = Evaluation.seed,
     *,
     labels: np.ndarray | None = None,
@@ -171,7 +170,7 @@ def interval(
 def bootstrap_difference(
     correct_a: np.ndarray,
     correct_b: np.ndarray,
-    resamples: int = BOOTSTRAP_RESAMPLES,
+    resamples: int = _RESAMPLES,
     seed: int = Evaluation.seed,
 ) -> DifferenceInterval:
     """Computes the 95 % interval of the difference of two accuracies, paired.
@@ -193,7 +192,7 @@ def bootstrap_difference(
 def permutation_test(
     correct_a: np.ndarray,
     correct_b: np.ndarray,
-    draws: int = PERMUTATION_DRAWS,
+    draws: int = _DRAWS,
     seed: int = Evaluation.seed,
 ) -> DifferenceTest:
     """Tests whether two accuracies differ, by swapping the models' answers.
@@ -244,8 +243,8 @@ def compare(
     correct_a: np.ndarray,
     correct_b: np.ndarray,
     *,
-    resamples: int = BOOTSTRAP_RESAMPLES,
-    draws: int = PERMUTATION_DRAWS,
+    resamples: int = _RESAMPLES,
+    draws: int = _DRAWS,
     seed: int = Evaluation.seed,
 ) -> Comparison:
     """Compares two models on one test set, by interval and test.

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, classifiers, heads
 from tf_contrastive.base import errors
-from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE
 
 
 class ProbeHead(tf.Module):
@@ -78,7 +77,7 @@ class PrototypeHead(ProbeHead):
         embeddings: np.ndarray,
         labels: np.ndarray,
         num_classes: int | None = None,
-        temperature: float = PROTOTYPE_TEMPERATURE,
+        temperature: float = 0.1,
     ) -> None:
         rows = classifiers.check_embeddings("embeddings", embeddings)
         labels = classifiers.check_labels("labels", labels, rows)
