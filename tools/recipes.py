@@ -159,6 +159,8 @@ def _set_by(path: pathlib.Path) -> set[str]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value))
     return f"{value:.6g}" if isinstance(value, int | float) else str(value)
 
 

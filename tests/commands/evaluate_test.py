@@ -524,8 +524,10 @@ _WATCH = """
 import sys
 from tests import small
 from tf_contrastive import flags
+from tf_contrastive.base import terminal
 from tf_contrastive.commands import evaluate
 from tf_contrastive.config import fields
+terminal.configure("normal")
 options = flags.parse(evaluate.Evaluate, sys.argv[1:])
 with small.encoder():
     sys.exit(evaluate.run(fields.replace(options, watch_every_seconds=0.2)))
