@@ -1,5 +1,6 @@
 """Options of every command: declarations, flags, flagfiles, errors, help."""
 
+import dataclasses
 import json
 import random
 import re
@@ -148,6 +149,37 @@ def test_a_component_has_the_options_that_were_given_for_it():
     assert other.policy.blur is False and "blur" in other.policy.given
     kept = fields.replace(run, loss="supcon", temperature="0.3")
     assert fields.replace(kept, loss="sincere").loss.temperature == 0.3
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *(("pretrain", "workdir"), ("pretrain", "data_dir")),
+        *(("embed", "output"), ("evaluate", "output_dir")),
+        *(("export", "output_dir"), ("explore", "output")),
+        *(("datasets", "output"), ("datasets", "pack"), ("sweep", "workdir")),
+    ],
+)
+def test_a_path_may_start_with_the_folder_of_a_user(
+    command, option, monkeypatch
+):
+    monkeypatch.setenv("HOME", "/home/me")
+    of_command = _COMMANDS[command]
+    parsed = flags.parse(
+        of_command, [*_required(of_command), f"--{option}=~/a"]
+    )
+    assert fields.values(parsed)[option] == "/home/me/a"
+    with pytest.raises(errors.UserError, match=f"{option}=~nobody-here/a"):
+        flags.parse(
+            of_command, [*_required(of_command), f"--{option}=~nobody-here/a"]
+        )
+    # Python's paths are not a shell's.
+    changed = {"workdir": "~/a"}
+    with pytest.raises(errors.UserError, match="workdir=~/a"):
+        run = Pretrain()
+        dataclasses.replace(
+            run, runtime=dataclasses.replace(run.runtime, **changed)
+        ).validate()
 
 
 def test_what_only_python_sets_is_no_flag():

@@ -1,7 +1,6 @@
 """`datasets`: lists the datasets, shows one, or packs one."""
 
 import dataclasses
-import os
 from typing import Any, ClassVar
 
 from tf_contrastive.base import files, terminal
@@ -124,7 +123,7 @@ def _pack(options: Datasets) -> None:
 
     chosen = options.packing
     source = _open(options, chosen.dataset)
-    datasets.pack(source, os.path.expanduser(chosen.pack), chosen.pack_side)
+    datasets.pack(source, chosen.pack, chosen.pack_side)
     print(
         f"packed {source.info.num_examples:,} images of {source.info.split}:"
         f" read them by --dataset=packed:{chosen.pack}"

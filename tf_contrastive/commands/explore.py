@@ -65,9 +65,9 @@ def run(options: Explore) -> int:
         from tf_contrastive.evaluation.explore import page
 
     e = options.exploration
-    folder = os.path.expanduser(e.output)
     page_file, json_file = (
-        os.path.join(folder, name) for name in ("explore.html", "explore.json")
+        os.path.join(e.output, name)
+        for name in ("explore.html", "explore.json")
     )
     advice = f"set {arg('output')} to a folder that can be written"
     for path in (page_file, json_file):

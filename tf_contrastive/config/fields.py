@@ -6,6 +6,7 @@ its value follows from others, or from the data and the devices.
 
 import dataclasses
 import functools
+import os
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +28,8 @@ _READERS: dict[type, tuple[Callable[[str], Any], str]] = {
     bool: (lambda text: _BOOLEANS[text.lower()], "true or false"),
     int: (int, "an integer"),
     float: (float, "a number"),
-    str: (str, "a text"),
+    # Shells leave the ~ of --output=~/a.
+    str: (os.path.expanduser, "a text"),
 }
 
 
@@ -252,6 +254,8 @@ def value_type(field: dataclasses.Field) -> type:
 def read(name: str, field: dataclasses.Field, value: Any) -> Any:
     """Returns the value of an option, given as itself or as its text.
 
+    A text that starts with ~ is a path, whose ~ is replaced.
+
     Raises:
       UserError: if it is not allowed.
     """
@@ -301,6 +305,8 @@ def _problem(field: dataclasses.Field, value: Any) -> str | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
+        if value.startswith("~"):
+            return "a path whose ~ is replaced by the folder of a user"
         # `config.flags` has a line for each option, and is UTF-8.
         if value.isprintable() and value == value.strip():
             return None
