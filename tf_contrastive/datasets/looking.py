@@ -4,7 +4,6 @@ Pillow reads its header, and TensorFlow or Pillow decodes it, so that a damaged
 one is found here. What is found decides how it is decoded from then on.
 """
 
-import concurrent.futures
 import os
 import warnings
 from collections.abc import Sequence
@@ -22,8 +21,6 @@ from tf_contrastive.datasets.listing import few
 WAYS = JPEG, PNG, PILLOW = range(3)
 # Bytes of an image file: 2**27 pixels of four colours with 16 bits.
 _MAX_IMAGE = 1 << 30
-# Images between two looks at the clock.
-_BATCH = 256
 # Scans of a JPEG, each of which takes as long as the whole image. Encoders
 # write at most about a dozen; a thumbnail in the metadata has its own.
 _MAX_SCANS = 20
@@ -167,29 +164,13 @@ def look(paths: Sequence[str], place: str) -> np.ndarray:
       place: the folder, or the list, that they are from.
     """
 
-    def read(some: Sequence[str]) -> np.ndarray:
-        rows = np.zeros([len(some)], ROW)
-        # Of local files, as many as Python's lock lets decode.
-        threads = remembered.threads(some, min(max(4, os.cpu_count() or 1), 16))
-        size = min(_BATCH, -(-len(some) // threads))
-
-        def look_at_block(first: int) -> None:
-            for row, path in enumerate(some[first : first + size], first):
-                rows[row] = _row(path)
-
-        starts = range(0, len(some), size)
-        what = f"of {len(some):,} image files"
-        with (
-            warnings.catch_warnings(),
-            concurrent.futures.ThreadPoolExecutor(threads) as pool,
-        ):
-            warnings.simplefilter("ignore")  # Of broken metadata.
-            blocks = pool.map(look_at_block, starts)
-            for _ in remembered.logged(blocks, what, size):
-                pass
-        return rows
-
-    return remembered.find(paths, place, read, ROW)
+    # As many local files as Python's lock lets decode.
+    threads = min(max(4, os.cpu_count() or 1), 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of broken metadata.
+        return remembered.find(
+            paths, place, _row, ROW, what="image files", threads=threads
+        )
 
 
 def check(

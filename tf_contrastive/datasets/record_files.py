@@ -6,7 +6,6 @@ bytes that says 2**40 ends the process. Here only the lengths are read. Their
 checksums are left to TensorFlow, which compares them first.
 """
 
-import concurrent.futures
 import struct
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -35,31 +34,20 @@ def find(
     place: str,
     read: Callable[[str], tuple[int, ...]],
     form: np.dtype,
-    what: str,
     options: tuple[object, ...],
 ) -> np.ndarray:
-    """Returns what is found in each file, unless it is remembered.
-
-    Args:
-      paths: of the files.
-      place: what they are of.
-      read: path -> a row; it is called for several files at a time.
-      form: of a row.
-      what: is read, for a log.
-      options: of which the rows depend, too.
-    """
-
-    def read_all(some: Sequence[str]) -> np.ndarray:
-        text = f"{what} of {len(some):,} TFRecord files"
-        threads = remembered.threads(some, _FILES_AT_A_TIME)
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            found = [*remembered.logged(pool.map(read, some), text)]
-        return np.array(found, form)
-
+    """Returns what is found in each file; see `remembered.find`."""
     # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
     # could end the process.
     return remembered.find(
-        paths, place, read_all, form, options=options, time_of="st_ctime_ns"
+        paths,
+        place,
+        read,
+        form,
+        what="TFRecord files",
+        threads=_FILES_AT_A_TIME,
+        options=options,
+        time_of="st_ctime_ns",
     )
 
 
@@ -71,12 +59,8 @@ def count_all(paths: list[str], place: str) -> np.ndarray:
     Raises:
       UserError: if a length does not fit a file, or it is no regular file.
     """
-
-    def one(path: str) -> tuple[int, int]:
-        return 1, count(path)
-
-    found = find(paths, place, one, _ROW, "lengths", ("records",))
-    return found["records"]
+    rows = find(paths, place, lambda p: (1, count(p)), _ROW, ("records",))
+    return rows["records"]
 
 
 def check_counts(

@@ -11,19 +11,20 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
 
-T = TypeVar("T")
 # Change it when something else is found in the same files.
 _VERSION = 13
 # Requests at a time; object stores take long for each.
-REMOTE_THREADS = 64
+_REMOTE_THREADS = 64
+# Files between two looks at the clock.
+_BLOCK = 256
 _LOG_SECONDS = 10
 # The stores that this process has used.
 _used: set[str] = set()
@@ -39,9 +40,11 @@ def digest(contents: Any) -> int:
 def find(
     paths: Sequence[str],
     place: str,
-    read: Callable[[Sequence[str]], np.ndarray],
+    read: Callable[[str], tuple[int, ...]],
     form: np.dtype,
     *,
+    what: str,
+    threads: int,
     options: tuple[object, ...] = (),
     time_of: str = "st_mtime_ns",
 ) -> np.ndarray:
@@ -50,9 +53,11 @@ def find(
     Args:
       paths: of the files; those that occur twice are read once.
       place: the folder, table or pattern that they are of.
-      read: some of the paths -> a row of each.
+      read: path -> a row; it is called for several files at a time.
       form: of a row; the first number is 0 in those that are not remembered,
         since the disk may have been at fault.
+      what: the files are, for a log.
+      threads: local files that are read at a time.
       options: of which the rows depend, too.
       time_of: the local file's time that must not have changed.
     """
@@ -78,7 +83,8 @@ def find(
         new["key"], new["stat"] = keys[unknown], stats[unknown]
         is_new = np.zeros([len(keys)], bool)
         is_new[unknown] = True
-        new["row"] = read([*itertools.compress(paths, is_new)])
+        chosen = [*itertools.compress(paths, is_new)]
+        new["row"] = _read(chosen, read, form, what, threads)
         others = known[~np.isin(known["key"], new["key"])]
         known = np.concatenate([others, new])
         known = known[np.argsort(known["key"])]
@@ -94,22 +100,33 @@ def forget() -> None:
             os.remove(store)
 
 
-def logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
-    """Yields items that count `size` each; logs their number at times."""
+def _read(
+    paths: Sequence[str],
+    read: Callable[[str], tuple[int, ...]],
+    form: np.dtype,
+    what: str,
+    threads: int,
+) -> np.ndarray:
+    """Reads a row of each file, in threads; logs their number at times."""
+    rows = np.zeros([len(paths)], form)
+    threads = _REMOTE_THREADS if "://" in paths[0] else threads
+    size = min(_BLOCK, -(-len(paths) // threads))
+
+    def read_block(first: int) -> int:
+        for row, path in enumerate(paths[first : first + size], first):
+            rows[row] = read(path)
+        return first + size
+
     last = time.monotonic()
-    for number, item in enumerate(items, 1):
-        yield item
-        if time.monotonic() - last > _LOG_SECONDS:
-            last = time.monotonic()
-            terminal.info(
-                f"verified {number * size:,} {what}; the next start remembers"
-                " them"
-            )
-
-
-def threads(paths: Sequence[str], local: int) -> int:
-    """Returns how many files are read at a time, if local ones are `local`."""
-    return REMOTE_THREADS if "://" in paths[0] else local
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        for number in pool.map(read_block, range(0, len(paths), size)):
+            if time.monotonic() - last > _LOG_SECONDS:
+                last = time.monotonic()
+                terminal.info(
+                    f"verified {number:,} of {len(paths):,} {what}; the next"
+                    " start remembers them"
+                )
+    return rows
 
 
 def _stats(paths: Sequence[str], time_of: str) -> np.ndarray:
@@ -131,7 +148,7 @@ def _stats(paths: Sequence[str], time_of: str) -> np.ndarray:
     pair = np.dtype((np.int64, 2))
     if not any("://" in path for path in paths):
         return np.fromiter(map(one, paths), pair, len(paths))
-    with concurrent.futures.ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(_REMOTE_THREADS) as pool:
         return np.fromiter(pool.map(one, paths), pair, len(paths))
 
 

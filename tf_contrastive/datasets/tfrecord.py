@@ -182,9 +182,7 @@ def _labels(
             lacking += np.count_nonzero(labels == -1)
         return 1, least, most, lacking
 
-    return record_files.find(
-        paths, place, one, _ROW, "labels", ("labels", *options)
-    )
+    return record_files.find(paths, place, one, _ROW, ("labels", *options))
 
 
 def _check_labels(name: str, rows: np.ndarray, may_lack: bool) -> int:
