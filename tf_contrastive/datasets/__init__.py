@@ -6,8 +6,8 @@
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets.array_source import from_arrays
 from tf_contrastive.datasets.color_statistics import channel_statistics
-from tf_contrastive.datasets.contact_sheet import contact_sheet
 from tf_contrastive.datasets.decoding import without_python
+from tf_contrastive.datasets.description import contact_sheet
 from tf_contrastive.datasets.folders import find_images
 from tf_contrastive.datasets.image_files import from_paths
 from tf_contrastive.datasets.opening import load, name_unreadable, source

@@ -37,6 +37,19 @@ JPEG_START, PNG_START = b"\xff\xd8\xff", b"\x89PNG"
 _PNG_SIZE = (16, 8)
 # Of an image that is decoded.
 MAX_PIXELS = 2**27
+# Scans of a JPEG, each of which takes as long as the whole image. Encoders
+# write at most about a dozen; a thumbnail in the metadata has its own.
+MAX_SCANS = 20
+SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
+# Bytes of a PNG beyond those of its pixels, a thousand times as many of which
+# TensorFlow would inflate.
+MAX_MORE = 1 << 18
+# The tag of the orientation, and marks of the metadata of a JPEG or PNG that
+# may have one; EXIF data in a text are ImageMagick's.
+ORIENTATION = 0x0112
+EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+PNG_EXIF, PNG_XMP = b"eXIf", b"XML:com.adobe.xmp\0"
+PNG_TEXT = b"Raw profile type exif\0"
 # Whether graphs may call Pillow; see `without_python`.
 _graphs = {"python": True}
 

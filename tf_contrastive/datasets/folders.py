@@ -6,6 +6,7 @@ two ways is refused.
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
@@ -13,7 +14,8 @@ import tensorflow as tf
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.dataset import Folder
 from tf_contrastive.datasets import decoding, image_files, paths, split_spec
-from tf_contrastive.datasets.listing import OWN, Listing, extensions, few, table
+from tf_contrastive.datasets.image_files import OWN, Listing, table
+from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"use PATH/SPLIT/CLASS/IMAGE or PATH/CLASS/IMAGE, {OWN}"
@@ -113,6 +115,13 @@ def find_images(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
+def _extensions(names: Iterable[str]) -> str:
+    """Counts the extensions of files, such as "12 .jpg, 3 .png"."""
+    endings = (os.path.splitext(name)[1].lower() for name in names)
+    counted = Counter(end or "without extension" for end in endings)
+    return few((f"{n:,} {end}" for end, n in counted.most_common()), 5)
+
+
 # ---- Splits and classes ------------------------------------------------------
 
 
@@ -191,7 +200,7 @@ def _list(name: str, path: str) -> Listing:
     """
     images, others = walk(path)
     heic = decoding.lacking(others)
-    left_out = extensions(others) + heic
+    left_out = _extensions(others) + heic
     if not images:
         raise errors.UserError(
             f"{name}: no images under {path} ({left_out or 'no files'}):"

@@ -15,25 +15,18 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.datasets import decoding, remembered
-from tf_contrastive.datasets.listing import few
+from tf_contrastive.datasets.paths import few
 
 # Ways to decode an image: the first two by TensorFlow.
 WAYS = JPEG, PNG, PILLOW = range(3)
 # Bytes of an image file: 2**27 pixels of four colours with 16 bits.
 _MAX_IMAGE = 1 << 30
-# Scans of a JPEG, each of which takes as long as the whole image. Encoders
-# write at most about a dozen; a thumbnail in the metadata has its own.
-_MAX_SCANS = 20
-_SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
-# Bytes of a PNG beyond those of its pixels, which TensorFlow would inflate.
-_MAX_MORE = 1 << 18
 # Pixels of a tile of a TIFF, which Pillow allocates, unless the image is large.
 _MAX_TILE = 1 << 22
-_ORIENTATION = 0x0112
 # What a JPEG or PNG that may be turned holds; Pillow would decode others, too.
 _MARKS = (
-    *(b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0", b"eXIf"),
-    *(b"Raw profile type exif\0", b"XML:com.adobe.xmp\0"),
+    *(decoding.EXIF, decoding.XMP),
+    *(decoding.PNG_EXIF, decoding.PNG_XMP, decoding.PNG_TEXT),
 )
 # Tags of TIFF, and what some of their values mean.
 _BITS, _COLORS, _PLANES, _NUMBERS_OF = 258, 262, 284, 339
@@ -87,10 +80,10 @@ def _look(contents: bytes) -> tuple[int, ...]:
         way = _way(name, image, contents)
         orientation = 1
         if way != PILLOW and any(mark in contents for mark in _MARKS):
-            value = image.getexif().get(_ORIENTATION, 1)
+            value = image.getexif().get(decoding.ORIENTATION, 1)
             orientation = value if value in range(1, 9) else 1
     if way == JPEG:
-        if contents.count(_SCAN) > _MAX_SCANS:
+        if contents.count(decoding.SCAN) > decoding.MAX_SCANS:
             raise _UnreadableError(_BOMB)
         # An eighth of the size is cheap and still reads every byte, so that a
         # truncated file fails.
@@ -110,7 +103,8 @@ def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
         return JPEG
     width, height = image.size
     # At most four channels of 16 bits, and a byte for each row.
-    if name == "PNG" and len(contents) <= _MAX_MORE + (8 * width + 1) * height:
+    most = decoding.MAX_MORE + (8 * width + 1) * height
+    if name == "PNG" and len(contents) <= most:
         return PNG
     return PILLOW
 

@@ -10,7 +10,7 @@ from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import dataset
 from tf_contrastive.config.data import MAX_CLASSES, Data, Reading
 from tf_contrastive.datasets import remembered, split_spec
-from tf_contrastive.datasets.listing import few
+from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Access, Info, Source
 
 _READING = Reading()

@@ -13,7 +13,7 @@ import numpy as np
 
 from tf_contrastive.base import errors
 from tf_contrastive.datasets import paths, remembered
-from tf_contrastive.datasets.listing import few
+from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Source
 
 # Copies from which a test split is refused, as a fraction of its images: its

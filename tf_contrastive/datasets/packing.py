@@ -15,12 +15,7 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.dataset import Packed
-from tf_contrastive.datasets import (
-    decoding,
-    record_files,
-    split_spec,
-    tfrecord,
-)
+from tf_contrastive.datasets import decoding, split_spec, tfrecord
 from tf_contrastive.datasets.source import (
     Access,
     Files,
@@ -228,7 +223,7 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
             f" packed, such as {absent[0]}: repeat the command that packs them"
         )
     paths, counts = list(parts), np.array([*parts.values()], np.int64)
-    record_files.check_counts(
+    tfrecord.check_counts(
         paths, counts, folder, "delete the folder and pack the images again"
     )
     label = None if about["num_classes"] is None else "label"

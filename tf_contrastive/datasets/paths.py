@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,12 @@ import tensorflow as tf
 
 # Texts that are Python's at a time.
 BLOCK = 1 << 16
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """Joins names, at most some of them."""
+    every = list(names)
+    return ", ".join(every[:most]) + ", ..." * (len(every) > most)
 
 
 def texts(array: pa.Array) -> Iterator[str]:

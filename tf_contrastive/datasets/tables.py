@@ -18,7 +18,8 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.config.dataset import CSV
 from tf_contrastive.datasets import image_files, paths, split_spec
-from tf_contrastive.datasets.listing import OWN, Listing, few, table
+from tf_contrastive.datasets.image_files import OWN, Listing, table
+from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"write a header such as path,label,split, {OWN}"

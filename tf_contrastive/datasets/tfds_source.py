@@ -24,7 +24,7 @@ from tf_contrastive.config.dataset import (
     Prepared,
     dataset_family,
 )
-from tf_contrastive.datasets import decoding, features, record_files
+from tf_contrastive.datasets import decoding, tfrecord
 from tf_contrastive.datasets.source import (
     FILES_AT_A_TIME,
     Access,
@@ -131,11 +131,11 @@ def _choose(
     images = [n for n, kind in types.items() if kind == "Image"]
     classes = [key for key in keys[1:] if types.get(key) == "ClassLabel"]
     usual = images if len(images) == 1 else keys[:1] or ["image"]
-    return features.choose(
+    return tfrecord.choose_features(
         f"dataset {builder.info.full_name}",
         types,
-        features.Kind("Image", usual),
-        features.Kind("ClassLabel", classes or ["label"]),
+        tfrecord.Kind("Image", usual),
+        tfrecord.Kind("ClassLabel", classes or ["label"]),
         reading,
     )
 
@@ -168,7 +168,7 @@ def _files(builder: "DatasetBuilder", split: str) -> Files:
         )
     parts = builder.info.splits[split].file_instructions
     paths = [os.fspath(part.filename) for part in parts]
-    record_files.check_counts(
+    tfrecord.check_counts(
         paths,
         [part.examples_in_shard for part in parts],
         str(builder.data_dir),

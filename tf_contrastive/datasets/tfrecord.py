@@ -2,25 +2,28 @@
 
 The first record says which features are the image and the label, and all
 others must have them, so that no label is lost.
+
+A record is its length (8 bytes), a checksum of that (4), the data, and a
+checksum of the data (4). TensorFlow allocates what a length says: a file of 112
+bytes that says 2**40 ends the process. So records are counted before TensorFlow
+reads them, by their lengths alone. Their checksums are left to TensorFlow,
+which compares them first.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors
+from tf_contrastive.base import errors, files
 from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.config.dataset import TFRecord
-from tf_contrastive.datasets import (
-    decoding,
-    features,
-    listing,
-    record_files,
-    split_spec,
-)
+from tf_contrastive.datasets import decoding, remembered, split_spec
+from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import (
     Access,
     Files,
@@ -32,18 +35,120 @@ from tf_contrastive.datasets.source import (
 
 # In a path: the name of the split.
 _SPLIT = "{split}"
-_IMAGE = features.Kind(
-    "bytes", ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
-)
-_LABEL = features.Kind(
-    "int64", ("label", "image/class/label", "class/label", "image/label")
-)
 # Records whose labels are read at a time.
 _BATCH = 256
 # What is found of a file; it is remembered, since its records were read.
 _ROW = np.dtype(
     [("is_read", "i1"), ("least", "<i8"), ("most", "<i8"), ("lacking", "<i8")]
 )
+_LENGTH = struct.Struct("<Q")
+_HEADER, _FOOTER = 12, 4
+# A message of protocol buffers is not larger.
+_MAX_RECORD = (1 << 31) - 1
+# Bytes read at a time. Disks skip to the next record at little cost; object
+# stores are faster at reading on.
+_LOCAL, _REMOTE = 1 << 12, 1 << 23
+# Files that are counted at a time.
+_FILES_AT_A_TIME = 16
+# What is found of a file: its records; and their labels.
+_COUNT = np.dtype([("is_counted", "i1"), ("records", "<i8")])
+
+
+# ---- Lengths -----------------------------------------------------------------
+
+
+def _find(
+    paths: list[str],
+    place: str,
+    read: Callable[[str], tuple[int, ...]],
+    form: np.dtype,
+    options: tuple[object, ...],
+) -> np.ndarray:
+    """Returns what is found in each file; see `remembered.find`."""
+    # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
+    # could end the process.
+    return remembered.find(
+        paths,
+        place,
+        read,
+        form,
+        what="TFRecord files",
+        threads=_FILES_AT_A_TIME,
+        options=options,
+        time_of="st_ctime_ns",
+    )
+
+
+def _count_all(paths: list[str], place: str) -> np.ndarray:
+    """Counts the records of files, int64 [n].
+
+    Call it before TensorFlow reads the files. `place` is what they are of.
+
+    Raises:
+      UserError: if a length does not fit a file, or it is no regular file.
+    """
+    rows = _find(paths, place, lambda p: (1, _count(p)), _COUNT, ("records",))
+    return rows["records"]
+
+
+def check_counts(
+    paths: list[str],
+    expected: Sequence[int] | np.ndarray,
+    place: str,
+    advice: str,
+) -> None:
+    """Raises `UserError` unless files hold so many records."""
+    every = _count_all(paths, place).tolist()
+    for path, records, count in zip(paths, every, expected, strict=True):
+        if records != count:
+            raise errors.UserError(
+                f"{path} has {records:,} of {count:,} records: {advice}"
+            )
+
+
+def _count(path: str) -> int:
+    """Counts a file's records; `UserError` if it is no whole TFRecord file."""
+    local = files.local_path(path)
+    try:
+        size = files.size(path)
+        if local is not None:
+            with open(local, "rb", buffering=0) as file:
+                return _walk(path, file, _LOCAL, size)
+        with tf.io.gfile.GFile(path, "rb") as remote:
+            return _walk(path, remote, _REMOTE, size)
+    except (OSError, tf.errors.OpError) as error:
+        raise errors.UserError(
+            f"{path} cannot be read ({errors.first_line(error)}): copy or write"
+            " it again"
+        ) from error
+
+
+def _walk(path: str, stream: IO[bytes] | Any, chunk: int, size: int) -> int:
+    """Counts the records of a stream of `size` bytes, `chunk` at a time."""
+    records = offset = start = 0
+    part = b""
+
+    def damaged(reason: str) -> errors.UserError:
+        return errors.UserError(
+            f"{path} is no TFRecord file, compressed, or damaged: the record at"
+            f" byte {offset:,} {reason}: copy or write it again"
+        )
+
+    while offset != size:
+        if offset + _HEADER > start + len(part):
+            stream.seek(offset)
+            start, part = offset, stream.read(chunk)
+        header = part[offset - start :][:_HEADER]
+        if len(header) < _HEADER:
+            raise damaged("is cut off")
+        if not any(header):  # A hole. The checksum of 0 is not 0.
+            raise damaged("is no record")
+        (length,) = _LENGTH.unpack_from(header)
+        end = offset + _HEADER + length + _FOOTER
+        if length > _MAX_RECORD or end > size:
+            raise damaged(f"claims {length:,} bytes")
+        offset, records = end, records + 1
+    return records
 
 
 # ---- Files -------------------------------------------------------------------
@@ -87,12 +192,12 @@ def _list(
     # Lists of labels and the like may be beside them.
     paths = [p for p in paths if ".tfrec" in os.path.basename(p)] or paths
     if not paths:
-        inside = f", only {listing.few(found)}" if found else ""
+        inside = f", only {few(found)}" if found else ""
         raise errors.AbsentDataError(
             f"{name}: no file matches {place}{inside}: use the path of TFRecord"
             " files, with or without wildcards"
         )
-    counts = record_files.count_all(paths, place)
+    counts = _count_all(paths, place)
     if alike := split_spec.look_alikes(paths):
         raise errors.UserError(
             f"{name}: its files are of several splits, such as"
@@ -109,6 +214,76 @@ def _list(
 
 
 # ---- Features ----------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """What a feature must be, and the names that it usually has."""
+
+    type: str
+    usual: Sequence[str]
+
+
+def choose_features(
+    name: str,
+    types: Mapping[str, str],
+    image: Kind,
+    label: Kind,
+    reading: Reading,
+) -> tuple[str, str | None]:
+    """Returns the names of the features of the image and of the label.
+
+    Args:
+      name: of the dataset.
+      types: feature -> its type, in words.
+      image, label: what they must be.
+      reading: may name other features.
+
+    Raises:
+      UserError: if there is no image, or another feature may be the label.
+    """
+    listed = ", ".join(f"{n} ({kind})" for n, kind in types.items())
+    present = f"features present: {listed or 'none'}"
+
+    def find(option: str, kind: Kind) -> str | None:
+        wanted = getattr(reading, option)
+        names = [n for n in ((wanted,) if wanted else kind.usual) if n in types]
+        if len(names) > 1 or (names and types[names[0]] != kind.type):
+            raise errors.UserError(
+                f"{name}: not one {kind.type}: {', '.join(names)}: set"
+                f" {errors.arg(option, names[-1])}, another feature or"
+                f" {errors.arg('label_feature', NO_FEATURE)}; {present}"
+            )
+        return names[0] if names else None
+
+    found = find("image_feature", image)
+    if found is None:
+        raise errors.UserError(
+            f"{name}: no encoded image ({image.type}) in feature"
+            f" {reading.image_feature or ' or '.join(image.usual)}: set"
+            f" {errors.arg('image_feature')}; {present}"
+        )
+    wanted = reading.label_feature
+    if wanted == NO_FEATURE:
+        return found, None
+    of_class = find("label_feature", label)
+    others = [n for n, kind in types.items() if kind == label.type]
+    if of_class is None and (wanted or others):
+        raise errors.UserError(
+            f"{name}: no label ({label.type}) in feature"
+            f" {wanted or ' or '.join(label.usual)}: set"
+            f" {errors.arg('label_feature', (others or ['NAME'])[0])}, or"
+            f" {errors.arg('label_feature', NO_FEATURE)} to read no labels;"
+            f" {present}"
+        )
+    return found, of_class
+
+
+_IMAGE = Kind(
+    "bytes", ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
+)
+_LABEL = Kind(
+    "int64", ("label", "image/class/label", "class/label", "image/label")
+)
 
 
 def _choose(
@@ -131,7 +306,7 @@ def _choose(
     wanted = reading.label_feature or NO_FEATURE
     if reading.admits_unlabelled and wanted not in (NO_FEATURE, *types):
         types[wanted] = "int64"  # Of other records.
-    return features.choose(name, types, _IMAGE, _LABEL, reading)
+    return choose_features(name, types, _IMAGE, _LABEL, reading)
 
 
 def parser(
@@ -182,7 +357,7 @@ def _labels(
             lacking += np.count_nonzero(labels == -1)
         return 1, least, most, lacking
 
-    return record_files.find(paths, place, one, _ROW, ("labels", *options))
+    return _find(paths, place, one, _ROW, ("labels", *options))
 
 
 def _check_labels(name: str, rows: np.ndarray, may_lack: bool) -> int:

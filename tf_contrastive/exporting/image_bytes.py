@@ -21,21 +21,9 @@ _HOST = "/device:CPU:0"
 # Limit of the steps over the metadata of a JPEG. Ordinary files take some
 # dozens; a malicious one must not keep the server busy.
 _MAX_STEPS = 1000
-# Scans of a JPEG. Encoders write at most about a dozen; a thumbnail in the
-# metadata has its own.
-_MAX_SCANS = 20
-_SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
-# Bytes of a PNG beyond those of its pixels; a thousand times as many may be
-# inflated.
-_MAX_MORE = 1 << 18
 _XMP_ORIENTATION = b"tiff:Orientation"
-_EXIF_MARK, _XMP_MARK = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
-_PNG_EXIF, _PNG_XMP = b"eXIf", b"iTXtXML:com.adobe.xmp\0"
-# EXIF data as ImageMagick writes them, which are not read here.
-_PNG_TEXT = b"Raw profile type exif\0"
 _MAX_METADATA = 1 << 16  # Bytes, as a JPEG can have in a segment.
-_ORIENTATION = 0x0112  # Its tag.
-# Types of its value, of 16 and of 32 bits, and what TIFF starts with.
+# Types of an orientation's value, of 16 and of 32 bits, and TIFF's mark.
 _SHORTS, _LONGS, _TIFF = (3, 8), (4, 9), 42
 _ABSENT = -1
 _FILL = 0xFFFF  # The marker of a byte that fills a gap in a JPEG.
@@ -78,18 +66,16 @@ def decode(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     """
 
     def of_jpeg() -> tf.Tensor:
-        height, width, channels = tf.unstack(
-            tf.io.extract_jpeg_shape(data, tf.int64)
-        )
-        scans = tf.size(tf.strings.split(data, _SCAN)) - 1
-        fits = (channels < 4) & (scans <= _MAX_SCANS)
-        return tf.where(fits, height * width, -1)
+        shape = tf.io.extract_jpeg_shape(data, tf.int64)
+        scans = tf.size(tf.strings.split(data, decoding.SCAN)) - 1
+        fits = (shape[2] < 4) & (scans <= decoding.MAX_SCANS)
+        return tf.where(fits, shape[0] * shape[1], -1)
 
     def of_png() -> tf.Tensor:
         width, height = _number(data, 16), _number(data, 20)
         length = tf.cast(tf.strings.length(data), tf.int64)
         # At most four channels of 16 bits, and a byte for each row.
-        fits = length <= _MAX_MORE + (8 * width + 1) * height
+        fits = length <= decoding.MAX_MORE + (8 * width + 1) * height
         return tf.where(fits, width * height, -1)
 
     is_jpeg, is_png = starts(data, JPEG_START), starts(data, PNG_START)
@@ -167,17 +153,15 @@ def _segment(data: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return marker, tf.where(marker == _FILL, at + 1, end)
 
 
-def _is_metadata(marker: tf.Tensor) -> tf.Tensor:
-    """Whether a marker is of an application, a comment, or fills a gap."""
-    return (marker // 16 == 0xFFE) | (marker == 0xFFFE) | (marker == _FILL)
-
-
 @_on_bytes
 def _jpeg_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a JPEG's first EXIF data and its last XMP data, string []."""
 
     def more(at: tf.Tensor, steps: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-        return _is_metadata(_segment(data, at)[0]) & (steps < _MAX_STEPS)
+        marker, _ = _segment(data, at)
+        # Of an application, a comment, or a byte that fills a gap.
+        is_metadata = (marker // 16 == 0xFFE) | (marker == 0xFFFE)
+        return (is_metadata | (marker == _FILL)) & (steps < _MAX_STEPS)
 
     def body(
         at: tf.Tensor, steps: tf.Tensor, exif: tf.Tensor, xmp: tf.Tensor
@@ -185,8 +169,9 @@ def _jpeg_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         marker, end = _segment(data, at)
         start = tf.minimum(at + 4, tf.strings.length(data))
         text = tf.strings.substr(data, start, tf.maximum(end - start, 0))
-        is_exif = (marker == 0xFFE1) & starts(text, _EXIF_MARK) & (exif == b"")
-        is_xmp = (marker == 0xFFE1) & starts(text, _XMP_MARK)
+        is_app1 = marker == 0xFFE1
+        is_exif = is_app1 & starts(text, decoding.EXIF) & (exif == b"")
+        is_xmp = is_app1 & starts(text, decoding.XMP)
         return [
             tf.maximum(end, at + 1),
             steps + 1,
@@ -212,10 +197,10 @@ def _png_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         start = tf.minimum(at + len(mark), end)
         return tf.strings.substr(data, start, tf.cast(length, tf.int32))
 
-    has_text = tf.size(tf.strings.split(data, _PNG_TEXT, maxsplit=1)) > 1
-    unread = tf.debugging.Assert(~has_text, ["EXIF data in a text"])
+    parts = tf.strings.split(data, decoding.PNG_TEXT, maxsplit=1)
+    unread = tf.debugging.Assert(tf.size(parts) < 2, ["EXIF data in a text"])
     with tf.control_dependencies([unread]):
-        return chunk(_PNG_EXIF), chunk(_PNG_XMP)
+        return chunk(decoding.PNG_EXIF), chunk(b"iTXt" + decoding.PNG_XMP)
 
 
 def _of_exif(block: tf.Tensor) -> tf.Tensor:
@@ -241,7 +226,7 @@ def _of_exif(block: tf.Tensor) -> tf.Tensor:
     directory = long(tf.constant(4))
     at = directory + 2 + 12 * tf.range(number(directory))
     is_exif = (parts[0] == parts[tf.minimum(1, end)]) & (number(2) == _TIFF)
-    is_entry = (number(at) == _ORIENTATION) & is_exif
+    is_entry = (number(at) == decoding.ORIENTATION) & is_exif
     at = tf.boolean_mask(at, is_entry)
     kind, count = number(at + 2)[:, tf.newaxis], long(at + 4)
     is_short = tf.reduce_any(kind == _SHORTS, 1)
