@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -31,8 +30,6 @@ from tf_contrastive.config.fields import (
 # In a run's folder, and in the sweep's.
 RECORD = "sweep_run.json"
 TABLE = "sweep.json"
-# SLURM's arrays have at most 1,001 tasks, unless they are configured.
-_MAX_RUNS = 1000
 _PREFIX = "evaluate_"
 # What `evaluate` gets unless it is given.
 _EVALUATE = ("--protocols=knn", "--nountrained")
@@ -82,13 +79,15 @@ class Grid:
     )
     print: str = option(
         "none",
-        "print, and run nothing: the commands; slurm: a script for sbatch, with"
-        " a task for each run; the table of the runs in the folder; or nothing,"
-        " by check, which opens the data and builds the networks of all runs",
-        choices=("none", "commands", "slurm", "table", "check"),
+        "print, and run nothing: the commands; the table of the runs in the"
+        " folder; or nothing, by check, which opens the data and builds the"
+        " networks of all runs",
+        choices=("none", "commands", "table", "check"),
     )
     run: int | None = option(
-        None, "number of the only run to do, from 0; auto: all"
+        None,
+        "number of the only run to do, from 0, such as of a task in an array of"
+        " a cluster; auto: all",
     )
 
 
@@ -97,16 +96,6 @@ class Sweep(Command):
     """Pretrain and evaluate with every combination of flags' values."""
 
     OTHERS: ClassVar = "pretrain"
-    COMMON: ClassVar = (
-        "pretrain",
-        "workdir",
-        "evaluate",
-        "metric",
-        "minimize",
-        "print",
-        "run",
-        "verbosity",
-    )
 
     grid: Grid = group(Grid())
     terminal: Terminal = group(Terminal())
@@ -118,14 +107,19 @@ class Run(NamedTuple):
     Attributes:
       name: of its folder.
       title: the values that it has of the grid.
-      commands: command -> words, without the folder.
-      options: command -> options that are not the defaults, as text.
+      words: command -> its flags, without the folder.
+      configs: command -> its options, with another folder.
     """
 
     name: str
     title: str
-    commands: dict[str, list[str]]
-    options: dict[str, dict[str, str]]
+    words: dict[str, list[str]]
+    configs: dict[str, Command]
+
+    @property
+    def options(self) -> dict[str, dict[str, str]]:
+        """Command -> options that are not the defaults, as text."""
+        return {name: _differing(x) for name, x in self.configs.items()}
 
 
 def run(options: Sweep) -> int:
@@ -134,35 +128,37 @@ def run(options: Sweep) -> int:
     if grid.print == "table":
         return _write_table(grid)
     runs = plan(grid)
-    if grid.run is not None and grid.run >= len(runs):
-        raise UserError(
-            f"{arg('run', grid.run)}: the grid has {len(runs)} runs: set"
-            f" {arg('run', 0)} to {len(runs) - 1}"
-        )
+    if grid.run is not None:
+        if grid.run >= len(runs):
+            raise UserError(
+                f"{arg('run', grid.run)}: the grid has {len(runs)} runs: set"
+                f" {arg('run', 0)} to {len(runs) - 1}"
+            )
+        runs = [runs[grid.run]]
     if grid.print == "commands":
         for planned in runs:
             for words in _commands(planned, options):
                 print(_line(words))
         return 0
-    if grid.print == "slurm":
-        print(_slurm(options, len(runs)))
-        return 0
-    chosen = runs if grid.run is None else [runs[grid.run]]
     if grid.print == "check":
-        _check_data(chosen)
+        _check_data(runs)
         return 0
-    if any(_missing(planned, _record(grid, planned)) for planned in chosen):
+    if any(_missing(planned, _record(grid, planned)) for planned in runs):
         terminal.info("checking the data and networks of the runs ...")
         # In a process of its own, which holds no device while they run.
-        words = [*_words(options), "--print=check"]
-        if grid.run is not None:
-            words.append(f"--run={grid.run}")
-        if status := processes.run(words)[0]:
+        check = fields.options(fields.replace(options, print="check"))
+        words = [
+            f"--{o.name}={fields.written(o.value)}"
+            for o in check
+            if o.name != options.OTHERS
+        ]
+        words += shlex.split(grid.pretrain)
+        if status := processes.run(["sweep", *words])[0]:
             return status
     failed = False
-    for number, planned in enumerate(chosen, 1):
+    for number, planned in enumerate(runs, 1):
         terminal.info(
-            f"run {number} of {len(chosen)}: {planned.title or planned.name}"
+            f"run {number} of {len(runs)}: {planned.title or planned.name}"
         )
         failed |= not _do(planned, options)
     if grid.run is None:
@@ -182,18 +178,10 @@ def plan(grid: Grid) -> list[Run]:
     words, evaluate = _split(shlex.split(grid.pretrain))
     declared = flags.declared(PretrainCommand)
     axes = _axes(words, declared)
-    count = math.prod(map(len, axes))
-    if count > _MAX_RUNS:
-        raise UserError(
-            f"the grid has {count:,} runs: must be at most {_MAX_RUNS:,}"
-        )
-    commands: dict[str, list[str]] = {}
-    options: dict[str, dict[str, str]] = {}
+    scoring = {}
     if grid.evaluate:
-        commands["evaluate"] = evaluate
-        scoring = _parsed(Evaluate, evaluate, "evaluate")
-        options["evaluate"] = _differing(scoring)
-        if "output_dir" in options["evaluate"]:
+        scoring["evaluate"] = _parsed(Evaluate, evaluate, "evaluate")
+        if scoring["evaluate"].evaluation.output_dir:
             raise UserError(
                 f"--{_PREFIX}output_dir: results go to the folder of each run:"
                 " leave it out"
@@ -207,10 +195,9 @@ def plan(grid: Grid) -> list[Run]:
             if len(axis) > 1
         )
         config = _parsed(PretrainCommand, combination, title)
-        differing = _differing(config)
         decisive = {
             name: text
-            for name, text in differing.items()
+            for name, text in _differing(config).items()
             # Options of the user's own parts are not declared.
             if name not in declared or declared[name].identity or name in swept
         }
@@ -230,16 +217,16 @@ def plan(grid: Grid) -> list[Run]:
             if known
             else f"{name or 'run'}-{digest}",
             title,
-            {"pretrain": [*combination], **commands},
-            {"pretrain": differing, **options},
+            {"pretrain": [*combination]} | dict.fromkeys(scoring, evaluate),
+            {"pretrain": config, **scoring},
         )
-    return list(runs.values())
+    return [*runs.values()]
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the flags of `pretrain`, and those of `evaluate`."""
     pretrain: list[str] = []
-    evaluate: list[str] = []
+    evaluate = [*_EVALUATE]
     for word in words:
         match = re.fullmatch(rf"--?(no)?{_PREFIX}(.*)", word, re.DOTALL)
         if match:
@@ -251,9 +238,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             "the grid has no flags of pretrain: give some, such as"
             " --dataset=digits --learning_rate=0.1,0.3"
         )
-    given = {name for word in evaluate for name in flags.named(word)}
-    usual = [w for w in _EVALUATE if given.isdisjoint(flags.named(w))]
-    return pretrain, [*usual, *evaluate]
+    return pretrain, evaluate
 
 
 def _axes(
@@ -264,15 +249,13 @@ def _axes(
     A flag that is repeated has its last values; a family has all.
     """
     axes: dict[str, list[str]] = {}
-    for place, word in enumerate(words):
+    for word in words:
         flag, equals, text = word.partition("=")
         name = flag.lstrip("-")
         values = _values(name, text, declared.get(name))
-        if name in declared:
-            axes.pop(name, None)
-        else:
-            name = f"{place} {name}"
-        axes[name] = [f"{flag}{equals}{value}" for value in values]
+        axes[name if name in declared else word] = [
+            f"{flag}{equals}{value}" for value in values
+        ]
     return [*axes.values()]
 
 
@@ -358,8 +341,8 @@ def _check_data(runs: Sequence[Run]) -> None:
 
     opened: list[PretrainCommand] = []
     for planned in runs:
-        words = planned.commands["pretrain"]
-        config = _parsed(PretrainCommand, words, planned.title)
+        config: Any = planned.configs["pretrain"]
+        scores: Any = planned.configs.get("evaluate")
         # Neither data nor networks depend on these.
         same = dataclasses.replace(
             config, optimizer=None, schedule=None, runtime=None
@@ -371,11 +354,9 @@ def _check_data(runs: Sequence[Run]) -> None:
         try:
             prepared = pretrain.prepare(config)
             prepared.build()
-            if "evaluate" not in planned.commands:
+            if scores is None:
                 continue
             kind = Evaluate
-            words = planned.commands["evaluate"]
-            scores = _parsed(Evaluate, words, "evaluate")
             run = checkpoints.Run(
                 prepared.options,
                 {"num_classes": prepared.source.info.num_classes},
@@ -400,8 +381,8 @@ def _missing(planned: Run, record: Mapping[str, Any]) -> list[str]:
     """Returns a run's commands that have not ended well with its options."""
     return [
         command
-        for command in planned.commands
-        if record["done"].get(command) != planned.options[command]
+        for command, options in planned.options.items()
+        if record["done"].get(command) != options
     ]
 
 
@@ -435,7 +416,7 @@ def _do(planned: Run, options: Sweep) -> bool:
             status, last = processes.run(words)
             record["minutes"] += (time.monotonic() - start) / 60
             if status == errors.EXIT_RESUME:
-                save("unfinished", "interrupted")
+                save("unfinished")
                 raise errors.InterruptedRunError(
                     f"interrupted: {_line(words)}; repeat the same `sweep` to"
                     " resume"
@@ -458,7 +439,7 @@ def _commands(planned: Run, options: Sweep) -> list[list[str]]:
     if options.terminal.verbosity != Terminal.verbosity:
         ends.append(f"--verbosity={options.terminal.verbosity}")
     commands = []
-    for name, words in planned.commands.items():
+    for name, words in planned.words.items():
         # A run's folder names its own parts, and allows none.
         allowed = own.words() if name == "evaluate" else []
         commands.append([name, *words, *allowed, *ends])
@@ -467,41 +448,6 @@ def _commands(planned: Run, options: Sweep) -> list[list[str]]:
 
 def _line(words: Sequence[str]) -> str:
     return f"python -m tf_contrastive {shlex.join(words)}"
-
-
-def _words(options: Sweep) -> list[str]:
-    """Returns the words of this sweep, without those that select runs."""
-    settings = [
-        f"--{o.name}={fields.written(o.value)}"
-        for o in fields.options(options)
-        if o.name not in ("pretrain", "print", "run")
-        and o.value != o.field.default
-    ]
-    return ["sweep", *settings, *shlex.split(options.grid.pretrain)]
-
-
-def _slurm(options: Sweep, count: int) -> str:
-    """Returns a script for sbatch, with a task for each run."""
-    task = shlex.join(_words(options))
-    folder = f"--workdir={options.grid.workdir}"
-    table = shlex.join(["sweep", folder, "--print=table"])
-    python = f"{shlex.quote(sys.executable)} -m tf_contrastive"
-    return f"""#!/usr/bin/env bash
-# {count} run(s). Submit it with the resources of one run, such as
-#   sbatch --gpus=1 --cpus-per-task=8 --time=12:00:00 FILE
-# Submit it again to resume what has failed or was stopped. The table:
-#   {python} {table}
-#SBATCH --job-name=sweep
-#SBATCH --array=0-{count - 1}
-#SBATCH --output=slurm-%A_%a.log
-#SBATCH --open-mode=append
-#SBATCH --signal=B:TERM@120
-set -euo pipefail
-cd {shlex.quote(os.getcwd())}
-attempt=slurm-${{SLURM_CLUSTER_NAME:-}}-${{SLURM_JOB_ID:-}}
-export TF_CONTRASTIVE_ATTEMPT=$attempt/${{SLURM_RESTART_COUNT:-0}}
-# shellcheck disable=SC2016
-exec {python} {task} --run="$SLURM_ARRAY_TASK_ID\""""
 
 
 # ---- The table ---------------------------------------------------------------
