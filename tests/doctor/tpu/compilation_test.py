@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -102,7 +103,6 @@ def _fake_python(folder, recomputes=8.5):
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     """The fake compiler and its log, with steps that are not lowered."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     class Step:
         def __init__(self, *_):
@@ -154,12 +154,11 @@ def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
     assert given["megabytes_per_second_and_host"] == round(0.8 * size)
     assert "largest_batch_size" in capsys.readouterr().out
     # Code is generated for the run's own batch alone, and nothing twice.
-    compiled = log.read_text()
-    first, *others = compiled.splitlines()
+    first, *others = log.read_text().splitlines()
     assert first == "step 8 v4:2x2x1 8 whole"
     assert others and all(line.endswith(" plain-plan") for line in others)
-    assert command.run(options) == 0
-    assert log.read_text() == compiled
+    # No program is compiled twice.
+    assert len({*others}) == len(others)
 
 
 def test_a_batch_that_does_not_fit_gets_one_that_does(fake):
@@ -232,26 +231,6 @@ def test_the_step_is_compared_with_the_encoder_alone(fake, tmp_path, capsys):
         fields.replace(options, benchmark="loss").validate()
 
 
-def test_another_compiler_compiles_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    python, log = _fake_python(tmp_path)
-    target = chips.topology("v5e:2x2")
-    for _ in range(2):
-        compilation.Compiler(target, python).compile(b"step 8", "a step")
-    compilation.Compiler(target, python, cores=1).compile(b"step 8", "a step")
-    path = Path(python)
-    path.write_text(path.read_text().replace("fake", "newer"))
-    compilation.Compiler(target, python).compile(b"step 8", "a step")
-    assert log.read_text().splitlines() == [
-        "step 8 v5e:2x2 4 whole",
-        "step 8 v5e:2x2 1 whole",
-        "step 8 v5e:2x2 4 whole",
-    ]
-    path.write_text(path.read_text().replace("sys.exit()", "sys.exit(1)"))
-    with pytest.raises(errors.UserError, match="tpu-compile"):
-        compilation.Compiler(target, python)
-
-
 @pytest.mark.parametrize(
     ("name", "cores", "hosts"),
     [("v4:2x2x1", 8, 1), ("v4:2x2x4", 32, 4), ("v5e:4x4", 16, 2)],
@@ -266,6 +245,8 @@ def test_topologies(name, cores, hosts):
     [
         ({"compile_for": "v9:2x2"}, "v9:2x2 is no topology"),
         ({"compile_python": "/nowhere/python"}, "no /nowhere/python"),
+        # An interpreter without jax.
+        ({"compile_python": shutil.which("false")}, "launch/install --tpu"),
         ({"batch_size": 60}, "not divisible by 8 replicas"),
     ],
 )
@@ -289,8 +270,6 @@ def test_the_step_of_several_cores_has_their_collectives(tmp_path):
     assert b"Marker" not in alone and len(alone) < len(program)
     assert b"batch-norm-grad" in alone
     assert b"batch-norm-grad" not in program
-    # Results are kept by the program.
-    assert step.lower(2) == program
 
 
 def test_markers_become_collectives():
@@ -396,12 +375,11 @@ def _check_instructions(program):
 # All, with their own encoders, are compiled by tools/release_check --compile.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _forms())
-def test_a_recipe_has_a_step_for_tpus(name, tmp_path, monkeypatch):
+def test_a_recipe_has_a_step_for_tpus(name):
     program = _lowered(name)
     _check_instructions(program)
     if not os.access(_ENVIRONMENT, os.X_OK):
         return  # The test below is skipped, and says why.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = chips.topology("v4:2x2x1")
     facts = compilation.Compiler(target, str(_ENVIRONMENT)).compile(
         program, name, compiler.PLAN
@@ -412,8 +390,7 @@ def test_a_recipe_has_a_step_for_tpus(name, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @_needs_compiler
-def test_a_step_compiles_for_a_tpu(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_step_compiles_for_a_tpu():
     options = _options(compile_python=str(_ENVIRONMENT))
     target = chips.topology(options.compilation.compile_for)
     compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))

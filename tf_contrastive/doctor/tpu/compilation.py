@@ -1,8 +1,7 @@
-"""Runs the TPU's compiler in a process of its own, and keeps what it found."""
+"""Runs the TPU's compiler in a process of its own."""
 
 import copy
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -32,7 +31,7 @@ _ENVIRONMENTS = (
     ".venv-tpu/bin/python",
     os.path.join(installation.ROOT, ".venv-tpu", "bin", "python"),
 )
-_VERSIONS = """\
+_IMPORTED = """\
 from importlib.metadata import version
 print(version("jax"), version("libtpu"))"""
 # Of a dataset that is not on this machine: ImageNet's.
@@ -50,7 +49,7 @@ Facts = dict[str, Any]
 
 
 class Compiler:
-    """Compiles programs for a slice, or reads what was found before.
+    """Compiles programs for a slice.
 
     Args:
       target: the slice.
@@ -69,14 +68,13 @@ class Compiler:
         self._python = _interpreter(python)
         done = subprocess.run(
             # -P: no module of the current folder is imported.
-            [self._python, "-P", "-c", _VERSIONS],
+            [self._python, "-P", "-c", _IMPORTED],
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
             raise self._failure(done)
-        self._versions = done.stdout
 
     def _failure(self, done: subprocess.CompletedProcess) -> errors.UserError:
         lines = done.stderr.strip().splitlines()
@@ -100,9 +98,6 @@ class Compiler:
         Raises:
           UserError: if it fails for any other reason than memory.
         """
-        cache = self._cache(hlo, mode)
-        if os.path.exists(cache):
-            return files.read_json(cache)
         with (
             terminal.elapsed(f"compiling for {self.target.name}: {title}"),
             files.temporary_folder() as folder,
@@ -131,21 +126,7 @@ class Compiler:
                 f"{errors.arg('compile_for', self.target.name)}:"
                 f" {errors.first_line(facts['error'])}"
             )
-        files.write_json(cache, facts, "set $XDG_CACHE_HOME to another folder")
         return facts
-
-    def _cache(self, hlo: bytes, mode: str) -> str:
-        with open(compiler.__file__, "rb") as file:
-            digest = hashlib.sha256(file.read())
-        name = f"{self.target.name} {self.cores} {mode} {self._versions}"
-        for part in (hlo, name.encode()):
-            digest.update(part)
-        return os.path.join(
-            os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-            "tf_contrastive",
-            "tpu",
-            f"{digest.hexdigest()}.json",
-        )
 
 
 def _interpreter(given: str) -> str:
@@ -253,7 +234,7 @@ class Programs:
             program = self._step.lower_encoder(passes, images)
         return compiler.compile(program, title)
 
-    def largest(self, images: int, more: int = _MORE) -> int | None:
+    def largest(self, images: int) -> int | None:
         """Returns the largest batch per core that fits, of those tried.
 
         Larger ones do not fit, or only because the compiler computes
@@ -262,7 +243,6 @@ class Programs:
 
         Args:
           images: per core, of the run.
-          more: programs at most, besides a small one.
         """
         chip = self._compiler.target.chip
         memory = chip.memory / chip.cores
@@ -270,7 +250,7 @@ class Programs:
         images = min(images, 4 * unit)
         points: list[tuple[int, float]] = []
         fits, fails = 0, sys.maxsize
-        for _ in range(more + 1):
+        for _ in range(1 + _MORE):
             size, limit = needed(self.step(images, compiler.PLAIN_PLAN))
             if limit is None:
                 fits = images

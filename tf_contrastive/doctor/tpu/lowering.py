@@ -7,7 +7,6 @@ import tensorflow as tf
 
 # The only place of this op: `tf.raw_ops` lacks it.
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.compiler.xla.service import hlo_pb2
 
 from tf_contrastive import train
 from tf_contrastive.doctor import synthetic
@@ -133,27 +132,9 @@ class Step:
             return function(batch)
 
         with networks.precision(self._precision):
-            hlo = compiled.experimental_get_compiler_ir(zeros)(
+            return compiled.experimental_get_compiler_ir(zeros)(
                 stage="hlo_serialized"
             )
-        return _without_names(hlo)
-
-
-def _without_names(hlo: bytes) -> bytes:
-    """Numbers names: TensorFlow's count the functions that were traced before.
-
-    The same step then is the same program in every process.
-    """
-    module = hlo_pb2.HloModuleProto.FromString(hlo)
-    module.name, module.id = "step", 0
-    for computation in module.computations:
-        computation.name = f"computation.{computation.id}"
-        if computation.id == module.entry_computation_id:
-            module.entry_computation_name = computation.name
-        for instruction in computation.instructions:
-            instruction.name = f"instruction.{instruction.id}"
-            instruction.ClearField("metadata")
-    return module.SerializeToString(deterministic=True)
 
 
 def _with_keras_normalization(layer: tf.keras.layers.Layer) -> Any:
