@@ -1,4 +1,4 @@
-"""Makes the folder of a run without training."""
+"""Makes the folder of a run without training, and rows of its results."""
 
 import tensorflow as tf
 
@@ -6,6 +6,24 @@ from tf_contrastive import checkpoints, datasets, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model import networks
+
+
+def score(encoder, protocol, variant, top1, **others):
+    """A row of `evaluation.json`."""
+    return {
+        "encoder": encoder,
+        "protocol": protocol,
+        "variant": variant,
+        "version": "1",
+        "top1": top1,
+        "top1_interval": [max(top1 - 0.01, 0.0), min(top1 + 0.01, 1.0)],
+        "top5": None,
+        "top5_interval": None,
+        "metrics": {},
+        "examples": 360,
+        "seconds": 1.0,
+        **others,
+    }
 
 
 def make(folder, source=None, *, branches=False, **options):

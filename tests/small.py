@@ -1,9 +1,9 @@
 """Small runs and networks, for tests that are not about them.
 
 `encoder` makes "resnet10" smaller, `run` and `words` are the options and the
-flags of a run of seconds, `convolutions` is a network for a model that a test
-builds, `cluster` has the variables of workers, and `newest` and `weights` read
-a run's checkpoints.
+flags of a run of seconds, `command` runs a command in this process,
+`convolutions` is a network for a model that a test builds, `cluster` has the
+variables of workers, and `newest` and `weights` read a run's checkpoints.
 
 `python -m tests.small COMMAND ...` is `python -m tf_contrastive` with that
 encoder and, for `pretrain`, with the flags in `UNWATCHED`. The environment's
@@ -15,6 +15,7 @@ import json
 import os
 import socket
 import sys
+from unittest import mock
 
 from tf_contrastive import __main__
 from tf_contrastive.config import fields
@@ -54,6 +55,12 @@ def words(**options):
     return [
         f"--{name}={value}" for name, value in {**DIGITS, **options}.items()
     ]
+
+
+def command(*words):
+    """Runs a command in this process; returns its exit status."""
+    with mock.patch.object(sys, "argv", ["tf_contrastive", *map(str, words)]):
+        return __main__.main()
 
 
 def convolutions(side=8, filters=(8, 16), norm=None):

@@ -33,24 +33,12 @@ from tf_contrastive.exporting import tflite_onnx
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     saved_run.make(folder, branches=True, loss="supcon", temperature=0.07)
+    score = saved_run.score
     results = [
-        {
-            "encoder": encoder,
-            "protocol": protocol,
-            "variant": variant,
-            "version": "1",
-            "top1": top1,
-            "top1_interval": [top1 - 0.01, top1 + 0.01],
-            "top5": None,
-            "examples": 360,
-            **others,
-        }
-        for encoder, protocol, variant, top1, others in (
-            ("trained", "knn", "k=1", 0.91234, {}),
-            ("trained", "linear", "", 0.95, {}),
-            ("trained", "transfer", "dtd linear", 0.25, {"dataset": "dtd"}),
-            ("untrained", "knn", "k=1", 0.5, {}),
-        )
+        score("trained", "knn", "k=1", 0.91234),
+        score("trained", "linear", "", 0.95),
+        score("trained", "transfer", "dtd linear", 0.25, dataset="dtd"),
+        score("untrained", "knn", "k=1", 0.5),
     ]
     report = {
         "dataset": "digits",

@@ -343,9 +343,10 @@ def _check_data(runs: Sequence[Run]) -> None:
     for planned in runs:
         config: Any = planned.configs["pretrain"]
         scores: Any = planned.configs.get("evaluate")
-        # Neither data nor networks depend on these.
+        # Neither data nor networks depend on the others of these.
+        batch = config.schedule.batch_size
         same = dataclasses.replace(
-            config, optimizer=None, schedule=None, runtime=None
+            config, optimizer=None, schedule=batch, runtime=None
         )
         if same in opened:
             continue
