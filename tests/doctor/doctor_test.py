@@ -1,12 +1,11 @@
 """The command's report, and measured input and steps."""
 
 import json
-import sys
 
 import pytest
 import small
 
-from tf_contrastive import __main__, checkpoints, train
+from tf_contrastive import checkpoints, train
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -37,9 +36,7 @@ def _short_measurements(monkeypatch):
 
 
 @small.encoder()
-def test_the_command_reports_and_changes_nothing_but_its_file(
-    monkeypatch, capsys, tmp_path
-):
+def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
     flags = _SMALL | {"epochs": 1, "workdir": tmp_path, "temperature": 0.01}
     run = fields.replace(Pretrain(), **(flags | {"workdir": str(tmp_path)}))
     prepared = train.prepare(run)
@@ -56,8 +53,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
 
     before = files()
     words = [f"--{name}={value}" for name, value in flags.items()]
-    monkeypatch.setattr(sys, "argv", ["tf_contrastive", "doctor", *words])
-    assert __main__.main() == 0
+    assert small.command("doctor", *words) == 0
     after = files()
     report = json.loads(after.pop(tmp_path / "doctor.json"))
     assert after == before

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from dataset_helpers import columns
 
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -65,19 +64,3 @@ def test_expected_positives_of_each_kind_of_loss():
         1 - _expected(views=1).without_positives
     )
     assert _expected(loss="cross_entropy") is None
-
-
-def test_doctor_counts_images_that_share_a_label(opened):
-    source = opened("multidigits:count=3")
-    run = fields.replace(Pretrain(), loss="supcon", batch_size=16)
-    counts, alike = positives.count_label_sets(source)
-    expected = positives.expect(run, counts, 40, alike)
-    labels = columns(source)["label"]
-    sharing = (labels @ labels.T > 0).sum(axis=1) - 1
-    others = 15 * sharing.mean() / 39
-    np.testing.assert_allclose(expected.other_images, others)
-    np.testing.assert_allclose(expected.positives, 2 * others + 1)
-    # Of the labels of single digits, what is said of classes.
-    run = fields.replace(run, views=1)
-    one = np.array([3, 20, 17])
-    assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)

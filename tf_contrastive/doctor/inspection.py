@@ -69,10 +69,8 @@ def inspect(run: Pretrain) -> Report:
         if problem.ends:
             raise errors.UserError(problem.text)
         warnings[problem.option] = errors.Message(problem.text)
-    counts = related = None
-    if info.multi_label:
-        counts, related = positives.count_label_sets(source)
-    elif classes and run.loss.needs_labels:
+    counts = None
+    if classes and run.loss.needs_labels:
         counts = classes.sizes[classes.sizes > 0]
         if info.unlabelled:  # Each is a class of its own.
             alone = classes.examples - counts.sum()
@@ -91,7 +89,7 @@ def inspect(run: Pretrain) -> Report:
         process_memory = memory.of_process(
             predicted,
             replicas,
-            step.peak_memory if step else memory.peak_resident(),
+            memory.peak_resident(),
             step.images if step else 0,
             batch_size // replicas,
         )
@@ -106,7 +104,10 @@ def inspect(run: Pretrain) -> Report:
             batch_size,
             run.schedule.learning_rate_scaling,
         ),
-        expected=positives.expect(run, counts, info.num_examples, related),
+        # Of several labels per image, positives are not counted.
+        expected=None
+        if info.multi_label and run.loss.needs_labels
+        else positives.expect(run, counts, info.num_examples),
         memory=predicted,
         process_memory=process_memory,
         available_memory=memory.available(),

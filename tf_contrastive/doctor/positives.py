@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
-from tf_contrastive import datasets
 from tf_contrastive.config.loss import SupCon
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -25,24 +24,10 @@ class Expected:
     labels: int = 0
 
 
-def count_label_sets(source: datasets.Source) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the examples of multi-label data in memory.
-
-    Returns:
-      (examples with each distinct set of labels, int64 [sets]; examples that
-      share at least one label with it, itself included, int64 [sets]).
-    """
-    assert source.arrays is not None
-    labels = source.arrays["label"].numpy()
-    sets, counts = np.unique(labels, axis=0, return_counts=True)
-    return counts, ((sets @ sets.T) > 0) @ counts
-
-
 def expect(
     run: Pretrain,
     counts: np.ndarray | None,
     num_examples: int,
-    related: np.ndarray | None = None,
 ) -> Expected | None:
     """Predicts what the loss finds in a batch of the run's sampler.
 
@@ -51,7 +36,6 @@ def expect(
       counts: examples of each class, in the data or a part of it; None without
         labels.
       num_examples: examples of all classes together.
-      related: see `count_label_sets`, if `counts` are those of label sets.
     """
     batch, views = run.schedule.batch_size, run.views.views
     loss = run.loss
@@ -64,13 +48,12 @@ def expect(
         elif loss.compares_two_views:
             negatives = batch - 1
         return Expected(views - 1, negatives)
-    related = counts if related is None else related
     if run.data.balances_classes:
         others, without = _balanced(len(counts), batch)
     else:
         others, without = _shuffled(
             counts / counts.sum(),
-            related * (num_examples / counts.sum()),
+            counts * (num_examples / counts.sum()),
             num_examples,
             batch,
         )

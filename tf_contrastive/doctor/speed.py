@@ -5,13 +5,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive import train
-from tf_contrastive.doctor import memory, synthetic
+from tf_contrastive.doctor import synthetic
 
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048
@@ -20,19 +21,16 @@ _INPUT_BATCH = 64
 _FORWARD_PASSES = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class StepTime:
+class StepTime(NamedTuple):
     """Duration of a training step with the whole batch, in seconds.
 
     Attributes:
       seconds: extrapolated by the images if `images` are fewer than a batch.
       images: per replica, in the batch that was measured.
-      peak_memory: bytes of this process after it.
     """
 
     seconds: float
     images: int
-    peak_memory: int
 
 
 def measure_input(run: train.PreparedRun, seconds: float) -> float:
@@ -91,8 +89,7 @@ def measure_step(
         return statistics.median(_times(lambda: step(batches), seconds))
 
     if not run.machine.on_cpu:
-        whole = timed(images, seconds)
-        return StepTime(whole, images, memory.peak_resident())
+        return StepTime(timed(images, seconds), images)
     size = math.lcm(options.batch.grad_cache_chunks, 2)
     if size > images:
         return None
@@ -109,8 +106,7 @@ def measure_step(
     if growth > 1:
         size *= growth
         duration = timed(size, seconds / 4)
-    whole = duration * images / size
-    return StepTime(whole, size, memory.peak_resident())
+    return StepTime(duration * images / size, size)
 
 
 def _times(
