@@ -18,7 +18,6 @@ from tf_contrastive.encoders.published.reading import Content
 from tf_contrastive.encoders.published.tables import (
     PYTORCH_STANDARDIZATION,
     Table,
-    places,
     tables,
 )
 
@@ -147,9 +146,7 @@ def _match(
     pattern = re.compile(table.encoder)
     there = {name for name in content.shapes if pattern.fullmatch(name)}
     for network, blocks in ResNet.networks.items():
-        names: dict[str, str] = {}
-        for place in places(blocks, table.project_first):
-            names |= table.variables(place)
+        names = table.variables(blocks)
         if there == set(names.values()):
             return network, names
     raise errors.UserError(

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ _DATA = json.loads(
 )
 # Of PyTorch's dataset (`opt.dataset`) in the code of SupContrast and SINCERE.
 PYTORCH_STANDARDIZATION: dict[str, str] = _DATA["pytorch_standardization"]
+_PARTS = ("kernel", "gamma", "beta", "moving_mean", "moving_variance")
 # An encoder beside the one that the authors evaluate: it follows that one in
 # MoCo, BYOL and others; in DINO the teacher is evaluated.
 _OTHER = re.compile(r"(^|[._])(k|ema|key|momentum|target|student)([._]|$)")
@@ -26,38 +27,33 @@ class Place(NamedTuple):
       stage: from 1; 0 is the stem.
       block: of the stage, from 0.
       conv: of the block, from 1; 0 is its shortcut.
-      number: in the order of the network, a block's shortcut first.
-      bottleneck: the kind of block.
     """
 
     stage: int
     block: int
     conv: int
-    number: int
-    bottleneck: bool
+
+    @property
+    def layers(self) -> tuple[str, str]:
+        """Names of the convolution and of its normalization here."""
+        if not self.stage:
+            return "stem_conv", "stem_norm"
+        block = f"stage{self.stage}_block{self.block + 1}"
+        if not self.conv:
+            return f"{block}_shortcut", f"{block}_shortcut_norm"
+        return f"{block}_conv{self.conv}", f"{block}_norm{self.conv}"
 
 
-def places(blocks: Blocks, project_first: bool) -> list[Place]:
-    """Returns the places of a network's convolutions.
-
-    `project_first`: see `config.encoder.ResNet`.
-    """
+def _places(blocks: Blocks, project_first: bool) -> Iterator[Place]:
+    """Yields the places of a network, a block's shortcut first."""
+    yield Place(0, 0, 1)
     last = 3 if blocks.bottleneck else 2
-    found = [(0, 0, 1)]
     for stage, count in enumerate(blocks.repeats, 1):
         for block in range(count):
             projects = blocks.bottleneck or stage > 1 or project_first
             first = 0 if projects and not block else 1
-            found += [(stage, block, conv) for conv in range(first, last + 1)]
-    return [
-        Place(*place, number, blocks.bottleneck)
-        for number, place in enumerate(found)
-    ]
-
-
-# Kind of a place, see `Table.theirs` -> forms of the names of the convolution
-# and of its normalization.
-_Names = dict[str, tuple[str, str]]
+            for conv in range(first, last + 1):
+                yield Place(stage, block, conv)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +62,12 @@ class Table:
 
     Attributes:
       source: where they are from.
-      names: forms of the names, by the kind of a place.
+      names: forms of the names of a convolution and of its normalization, by
+        the kind of a place: "stem", or "basic conv", "basic shortcut", and
+        those of a "bottleneck".
       encoder: matches the names of all variables of the encoder.
       standardize: by the stem, as option `standardize`.
+      words: further words of the names.
       parts: of a convolution, and of gamma, beta, mean and variance.
       kernel_axes: of height, width, inputs and outputs in a kernel.
       pool_padding, project_first: see `config.encoder.ResNet`.
@@ -77,31 +76,38 @@ class Table:
     """
 
     source: str
-    names: _Names
+    names: Mapping[str, tuple[str, str]]
     encoder: str
-    standardize: dict[str, str]
-    parts: tuple[str, ...] = (
-        "/kernel",
-        "/gamma",
-        "/beta",
-        "/moving_mean",
-        "/moving_variance",
-    )
+    standardize: Mapping[str, str]
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    parts: tuple[str, ...] = tuple(f"/{part}" for part in _PARTS)
     kernel_axes: tuple[int, ...] = (0, 1, 2, 3)
     pool_padding: str = "same"
     project_first: bool = True
     first_group: int = 0
     is_other: bool = False
 
-    def theirs(self, place: Place) -> list[str]:
+    def variables(self, blocks: Blocks) -> dict[str, str]:
+        """Returns the names of a network's variables here -> theirs."""
+        names = {}
+        places = _places(blocks, self.project_first)
+        for number, place in enumerate(places):
+            here, theirs = place.layers, self._theirs(blocks, place, number)
+            for part, end in zip(_PARTS, self.parts, strict=True):
+                layer = part != "kernel"
+                names[f"{here[layer]}/{part}:0"] = theirs[layer] + end
+        return names
+
+    def _theirs(self, blocks: Blocks, place: Place, number: int) -> list[str]:
         """Returns the names of a convolution and of its normalization."""
         kind = "stem"
         if place.stage:
-            kind = "bottleneck " if place.bottleneck else "basic "
+            kind = "bottleneck " if blocks.bottleneck else "basic "
             kind += "conv" if place.conv else "shortcut"
         # The first block of SupCon's groups has a shortcut, which is counted.
         in_block = place.conv - (place.block > 0)
-        fields = {
+        words = {
+            **self.words,
             "group": place.stage - 1 + self.first_group,
             "block": place.block,
             "conv": place.conv,
@@ -110,29 +116,14 @@ class Table:
             "twice_1": 2 * (place.conv - 1) + 1,
             "thrice": 3 * (place.conv - 1),
             "thrice_1": 3 * (place.conv - 1) + 1,
-            "_number": f"_{place.number}" if place.number else "",
+            "_number": f"_{number}" if number else "",
             "_block": f"_{place.block}" if place.block else "",
             "_conv": f"_{in_block}" if in_block else "",
         }
-        return [form.format(**fields) for form in self.names[kind]]
-
-    def variables(self, place: Place) -> dict[str, str]:
-        """Returns the names of variables here -> theirs, of a place."""
-        here, theirs = _names_here(place), self.theirs(place)
-        parts = ("kernel", "gamma", "beta", "moving_mean", "moving_variance")
-        return {
-            f"{here[part != 'kernel']}/{part}:0": theirs[part != "kernel"] + end
-            for part, end in zip(parts, self.parts, strict=True)
-        }
+        return [form.format(**words) for form in self.names[kind]]
 
 
-def _names_here(place: Place) -> tuple[str, str]:
-    if not place.stage:
-        return "stem_conv", "stem_norm"
-    name = f"stage{place.stage}_block{place.block + 1}"
-    if not place.conv:
-        return f"{name}_shortcut", f"{name}_shortcut_norm"
-    return f"{name}_conv{place.conv}", f"{name}_norm{place.conv}"
+_TENSORFLOW = [Table(**table) for table in _DATA["tensorflow"]]
 
 
 def tables(names: Iterable[str]) -> list[Table]:
@@ -145,9 +136,6 @@ def tables(names: Iterable[str]) -> list[Table]:
     ]
     leading = [table for table in found if not table.is_other]
     return leading or found
-
-
-_TENSORFLOW = [Table(**table) for table in _DATA["tensorflow"]]
 
 
 # ---- PyTorch -----------------------------------------------------------------
@@ -177,26 +165,21 @@ def _torchvision(
     shortcut = "downsample"
     if any(x.startswith(prefix) and ".shortcut." in x for x in names):
         shortcut = "shortcut"
-
-    escaped = prefix.replace("{", "{{").replace("}", "}}")
-    block = f"{escaped}{stage}{{group}}.{{block}}"
-    of_conv = f"{block}.conv{{conv}}", f"{block}.bn{{conv}}"
-    of_shortcut = f"{block}.{shortcut}.0", f"{block}.{shortcut}.1"
     layers = "|".join(
         [conv, norm, *(rf"{stage}{first + i}\.\d+\..+" for i in range(4))]
     )
     return Table(
         f"PyTorch ({prefix}{conv}.weight, ...)",
-        {
-            "stem": (escaped + conv, escaped + norm),
-            "basic conv": of_conv,
-            "basic shortcut": of_shortcut,
-            "bottleneck conv": of_conv,
-            "bottleneck shortcut": of_shortcut,
-        },
+        _DATA["pytorch_names"],
         rf"{re.escape(prefix)}({layers})"
         r"\.(weight|bias|running_mean|running_var)",
         {"imagenet": "imagenet", "cifar": PYTORCH_STANDARDIZATION["cifar10"]},
+        {
+            "stem": prefix + conv,
+            "stem_norm": prefix + norm,
+            "stage": prefix + stage,
+            "shortcut": shortcut,
+        },
         (".weight", ".weight", ".bias", ".running_mean", ".running_var"),
         kernel_axes=(2, 3, 1, 0),
         pool_padding="symmetric",
