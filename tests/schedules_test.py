@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tf_contrastive import schedules
 from tf_contrastive.base import errors
-from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
 
 
 def _simclr(**changes):
@@ -176,25 +175,6 @@ def test_a_warm_up_of_less_than_a_step_is_none(
     )
     np.testing.assert_allclose(schedule(0), first, rtol=1e-6)
     np.testing.assert_allclose(schedule(1), 0.6, rtol=1e-2)
-
-
-def test_default_learning_rates_are_the_optimizers():
-    rates = {
-        "lars": 0.3,
-        "sgd": 0.1,
-        "rmsprop": 0.05,
-        "adam": 0.001,
-        "adamw": 0.001,
-    }
-    for name, rate in rates.items():
-        optimizer = OPTIMIZERS[name]()
-        assert resolve_learning_rate(None, optimizer, "linear") == rate
-        # SimCLR, B.1: both ways to scale meet at a batch of 4096.
-        by_root = resolve_learning_rate(None, optimizer, "sqrt")
-        assert schedules.peak(by_root, 4096, "sqrt") == pytest.approx(
-            schedules.peak(rate, 4096, "linear")
-        )
-    assert resolve_learning_rate(0.7, OPTIMIZERS["adam"](), "sqrt") == 0.7
 
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)

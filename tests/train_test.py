@@ -10,7 +10,6 @@ import processes
 import pytest
 import small
 import tensorflow as tf
-from image_helpers import PREPARED, needs_prepared
 from PIL import Image
 
 from tf_contrastive import (
@@ -40,28 +39,28 @@ def _options(workdir, **changes):
     return fields.replace(small.RUN, **values)
 
 
-def _tags(workdir):
-    """TensorBoard tag -> steps at which it has a point."""
+def _events(workdir):
+    """TensorBoard tag -> its points, (step, tensor)."""
     tags = {}
     for path in (workdir / "events").glob("events.out.*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                tags.setdefault(value.tag, []).append(event.step)
+                tags.setdefault(value.tag, []).append(
+                    (event.step, value.tensor)
+                )
     return tags
+
+
+def _tags(workdir):
+    """TensorBoard tag -> steps at which it has a point."""
+    return {
+        tag: [step for step, _ in points]
+        for tag, points in _events(workdir).items()
+    }
 
 
 def _points(workdir, tag):
     return scalars.read(str(workdir / "events"))[tag]
-
-
-def _summary(workdir, tag):
-    """Returns the first point of a tag."""
-    for path in (workdir / "events").glob("events.out.*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == tag:
-                    return tf.make_ndarray(value.tensor)
-    raise KeyError(tag)
 
 
 @pytest.fixture(scope="module")
@@ -348,23 +347,6 @@ def test_the_known_colours_of_digits_are_theirs():
 
 
 @pytest.mark.slow
-@needs_prepared
-@pytest.mark.parametrize(
-    # A copy of CIFAR-10 stored as JPEG has slightly different colours.
-    ("name", "examples", "atol"),
-    [("cifar10", 5_000, 6e-3), ("mnist", 60_000, 1e-4)],
-)
-def test_the_known_colours_are_those_of_the_data(
-    name, examples, atol, monkeypatch
-):
-    monkeypatch.setattr(dataset_statistics, "STANDARDIZE_EXAMPLES", examples)
-    source = datasets.source(name, data_dir=str(PREPARED))
-    found = datasets.channel_statistics(source.renamed("unknown"))
-    known = datasets.channel_statistics(source)
-    np.testing.assert_allclose(found, known, atol=atol)
-
-
-@pytest.mark.slow
 def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"
     # Nothing waits for the views to show, which no strategy has to do with.
@@ -407,7 +389,8 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
     assert error < 5e-3  # 5e-6, where none turns.
     # Both after the first step.
     assert events == ["views, False", "step"] * 2
-    np.testing.assert_array_equal(*(_summary(x, "views") for x in (one, two)))
+    shown = (_events(workdir)["views"][0][1] for workdir in (one, two))
+    np.testing.assert_array_equal(*map(tf.make_ndarray, shown))
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
@@ -424,30 +407,14 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["run", "export"])
-def test_a_run_starts_from_another_s_encoder(source, finished, tmp_path):
-    workdir, _ = finished
-    path = str(workdir)
-    if source == "export":
-        path = exporting.export(str(workdir), str(tmp_path / "export"))
-    expected = checkpoints.load_encoder(checkpoints.load_run(str(workdir)))
-    run = _options(tmp_path / "next", init_from=path, epochs=1)
-    run = fields.replace(run, learning_rate=1e-30, warmup_epochs=0)
-    train.pretrain(run)
-    started = checkpoints.load_encoder(
-        checkpoints.load_run(str(tmp_path / "next"))
-    )
-    for old, new in zip(
-        expected.trainable_variables, started.trainable_variables, strict=True
-    ):
-        np.testing.assert_allclose(old, new, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.slow
 def test_both_branches_start_and_a_resumed_run_needs_no_start(
-    finished, tmp_path
+    source, finished, tmp_path
 ):
     start = tmp_path / "start"
-    shutil.copytree(finished[0], start)
+    if source == "export":
+        exporting.export(str(finished[0]), str(start))
+    else:
+        shutil.copytree(finished[0], start)
     run = _options(
         tmp_path / "next",
         init_from=str(start),
@@ -455,7 +422,7 @@ def test_both_branches_start_and_a_resumed_run_needs_no_start(
         **{"loss": "moco", "queue_size": 64},
     )
     model, _ = train.prepare(run).build()
-    expected = checkpoints.load_encoder(checkpoints.load_run(str(start)))
+    expected = checkpoints.load_encoder(checkpoints.load_run(str(finished[0])))
     for encoder in (model.encoder, model.key_branch.encoder):
         for old, new in zip(expected.weights, encoder.weights, strict=True):
             np.testing.assert_array_equal(old, new)

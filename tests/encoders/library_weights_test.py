@@ -24,28 +24,37 @@ data_utils = sys.modules[inspect.unwrap(tf.keras.utils.get_file).__module__]
 
 
 @pytest.fixture(scope="module")
-def vgg_model():
-    return keras_network("VGG16", input_shape=(SIDE, SIDE, 3))
-
-
-@pytest.fixture(scope="module")
-def vgg(vgg_model, tmp_path_factory):
+def vgg(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "vgg.h5"
-    vgg_model.save_weights(path)
+    keras_network("VGG16", input_shape=(SIDE, SIDE, 3)).save_weights(path)
     return path
 
 
 # ---- Features ----------------------------------------------------------------
 
 
-# Blue first, and [-1, 1].
-@pytest.mark.slow
-@pytest.mark.parametrize("network", ["VGG16", "MobileNet"])
-def test_features_equal_those_of_keras(network, tmp_path):
-    model = keras_network(network, input_shape=(SIDE, SIDE, 3))
-    model.save_weights(path := tmp_path / "w.h5")
-    found = ours(f"keras:{network}", path)
-    assert_equal_features(found, model, preprocess_of(network))
+@pytest.mark.parametrize(
+    ("network", "side", "options", "preprocess"),
+    [
+        # A file may expect other images, with colours in their own order.
+        ("VGG16", SIDE, {"standardize": "none"}, lambda x: x / 255),
+        # Blue first.
+        pytest.param("VGG16", SIDE, {}, None, marks=pytest.mark.slow),
+        # [-1, 1].
+        pytest.param("MobileNet", SIDE, {}, None, marks=pytest.mark.slow),
+        # Smaller than Keras takes; it divides by 255 itself.
+        pytest.param("RegNetX002", 16, {}, None, marks=pytest.mark.slow),
+    ],
+)
+def test_features_equal_those_of_keras(
+    network, side, options, preprocess, tmp_path
+):
+    images = tf.keras.Input((side, side, 3))
+    model = keras_network(network, input_tensor=images)
+    model.save_weights(path := tmp_path / "w.hdf5")
+    found = ours(f"keras:{network}", path, side=side, **options)
+    preprocess = preprocess or preprocess_of(network)
+    assert_equal_features(found, model, preprocess, side=side)
 
 
 @pytest.mark.slow
@@ -64,16 +73,6 @@ def test_a_network_with_its_top_is_refused_and_can_be_cut(tmp_path):
         getattr(features, save)(path)
         encoder = ours("keras:MobileNetV3Small", path)
         assert_equal_features(encoder, features, lambda x: x)
-
-
-@pytest.mark.slow
-def test_images_may_be_smaller_than_keras_takes(tmp_path):
-    images = tf.keras.Input((16, 16, 3))
-    model = keras_network("RegNetX002", input_tensor=images)
-    model.save_weights(path := tmp_path / "w.hdf5")
-    found = ours("keras:RegNetX002", path, side=16)
-    # It divides by 255 itself.
-    assert_equal_features(found, model, lambda x: x, side=16)
 
 
 @pytest.mark.slow
@@ -125,14 +124,6 @@ def test_half_precision_rounds_no_weights(tmp_path):
     assert [v.dtype for v in found.weights[:2]] == [tf.float32] * 2
     for mine, theirs in zip(found.weights[3:], model.weights[3:], strict=True):
         np.testing.assert_array_equal(mine, theirs)
-
-
-def test_a_file_may_expect_other_images(tmp_path):
-    """Then its colours are in their own order."""
-    model = keras_network("VGG16", input_shape=(SIDE, SIDE, 3))
-    model.save_weights(path := tmp_path / "w.h5")
-    found = ours("keras:VGG16", path, standardize="none")
-    assert_equal_features(found, model, lambda x: x / 255)
 
 
 @pytest.mark.slow
