@@ -84,27 +84,6 @@ def test_the_forms_of_an_encoder(part, options, features):
     assert not any(id(v) in ids for v in other.variables)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_normalization_spans_the_replicas(count):
-    tf.keras.utils.set_random_seed(1)
-    alone = encoders.build(_sequential, image_shape=(6, 6, 3))
-    weights = alone.get_weights()
-    expected = alone(_IMAGES, training=True)
-    strategy = replicas.strategy(count)
-    with strategy.scope():
-        encoder = encoders.build(_sequential, image_shape=(6, 6, 3))
-    encoder.set_weights(weights)
-    data = tf.data.Dataset.from_tensor_slices(_IMAGES)
-    images = next(iter(replicas.share(data, len(_IMAGES), strategy)))
-    found = strategy.run(
-        tf.function(lambda x: encoder(x, training=True)), args=(images,)
-    )
-    found = tf.concat(strategy.experimental_local_results(found), 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    for a, b in zip(alone.get_weights(), encoder.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
 class _Normalization(_layers.BatchNormalization):
     pass
 

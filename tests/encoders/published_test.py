@@ -421,10 +421,6 @@ def test_loaded_and_copied_weights_are_the_program_s(simclr, caplog):
     np.testing.assert_allclose(h, expected, atol=1e-5)
 
 
-def _changed(arrays, **changes):
-    return {n: x for n, x in (arrays | changes).items() if x is not None}
-
-
 _BLOCK = "layer1.0.conv1.weight"
 
 
@@ -443,16 +439,12 @@ def test_other_networks_are_refused(changes, told, tmp_path):
     program = _Torchvision()
     program.prefix = ""
     program.features(noise(1, 16), _PLAIN, (1, 1, 1, 1), False, True)
-    arrays = _changed(program.arrays, **changes)
     arrays = {
-        name: x.transpose(3, 2, 0, 1)
-        if name in program.arrays and x.ndim == 4 and name not in changes
-        else x
-        for name, x in arrays.items()
+        name: np.float32(x)
+        for name, x in (program.tensors | changes).items()
+        if x is not None
     }
-    path = _write_safetensors(
-        tmp_path / "x", {n: np.float32(x) for n, x in arrays.items()}
-    )
+    path = _write_safetensors(tmp_path / "x", arrays)
     with pytest.raises(errors.UserError, match=told) as caught:
         published.find(str(path)).load()
     assert str(path) in str(caught.value)
