@@ -170,7 +170,7 @@ class StochasticDepth(tf.keras.layers.Layer):
 
 
 def follow_steps(network: tf.Module, step: Callable[[], tf.Tensor]) -> None:
-    """Lets stochastic depth in a network depend on the step, see there."""
+    """Lets the stochastic depth of a network depend on the step."""
     for layer in network.submodules:
         if isinstance(layer, StochasticDepth):
             layer.step = step
@@ -178,7 +178,7 @@ def follow_steps(network: tf.Module, step: Callable[[], tf.Tensor]) -> None:
 
 def set_drop_path(
     encoder: Any, rate: float, step: Callable[[], tf.Tensor]
-) -> bool:
+) -> None:
     """Sets `drop_path` and `step` of an encoder, if it has stochastic depth."""
     layers = [
         layer
@@ -189,7 +189,6 @@ def set_drop_path(
     for number, layer in enumerate(layers):
         layer.rate = rates(rate, len(layers) // 2)[number // 2]
         layer.step = step
-    return bool(layers)
 
 
 def rates(drop_path: float, depth: int) -> list[float]:
