@@ -33,7 +33,6 @@ from tf_contrastive.evaluation import comparison
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.report import (
     Report,
-    result_row,
     row_name,
 )
 from tf_contrastive.evaluation.subject import Subject
@@ -280,12 +279,8 @@ def _add(folder, context, parts, protocol="p", step=1):
     facts = {"dataset": "d", "train_split": "a", "test_split": "b"}
     report = Report(str(folder), facts | {"scale": "cpu", "step": step})
     facts = {"protocol": protocol, "version": "1", "hyperparameters": {}}
-    rows = [
-        result_row(context, facts | {"variant": variant}, part, 1.0)
-        for variant, part in parts.items()
-    ]
-    checksum = embedding.checksum(context.subject.encoder)
-    report.add(context, rows, list(parts.values()), checksum)
+    report.begin(embedding.checksum(context.subject.encoder), {})
+    report.add(context, facts, parts, 1.0)
 
 
 def _record(folder, *, protocol="p", part=None, subject=None, **hits):

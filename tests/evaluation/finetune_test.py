@@ -17,6 +17,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import finetune, protocols
+from tf_contrastive.evaluation.report import Report, row_name
 
 
 def test_subsets_are_balanced_nested_and_seeded():
@@ -212,8 +213,11 @@ def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
     monkeypatch.setattr(finetune, "train", train)
     recorded = []
 
-    def record(context, rows, parts, checksum):
-        recorded.append([(row["protocol"], row["variant"]) for row in rows])
+    class Recording(Report):
+        def add(self, *arguments):
+            rows = super().add(*arguments)
+            recorded.append([row_name(row) for row in rows])
+            return rows
 
     scored = digit_networks.subject(
         finetune_fractions="0.1,1", finetune_scratch=True, knn_k="1,5"
@@ -221,9 +225,9 @@ def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
     with pytest.raises(
         errors.DivergedError, match=r"10% scratch .* 100% scratch"
     ):
-        protocols.run(scored, ["finetune", "knn"], record=record)
+        protocols.run(scored, ["finetune", "knn"], Recording())
     assert recorded == [
-        [("finetune", "10%")],
-        [("finetune", "100%")],
-        [("knn", "k=1"), ("knn", "k=5")],
+        ["finetune 10%"],
+        ["finetune 100%"],
+        ["knn k=1", "knn k=5"],
     ]

@@ -16,13 +16,7 @@ from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.report import Measurement, result_row
-
-# Takes the rows of a protocol, or of some of its variants, their measurements,
-# and the checksum of the encoder.
-Recorder = Callable[
-    [EvaluationContext, list[dict[str, Any]], list[Measurement], str], None
-]
+from tf_contrastive.evaluation.report import Measurement, Report
 
 
 def select(
@@ -95,13 +89,12 @@ def _load(path: str) -> Callable[..., Any]:
 def run(
     context: EvaluationContext,
     names: Iterable[str] = tuple(PROTOCOLS),
-    *,
-    record: Recorder = lambda context, rows, parts, checksum: None,
+    report: Report | None = None,
 ) -> dict[str, Any]:
     """Measures a frozen encoder by each of the protocols, or by "all".
 
-    `record` is called with the rows and measurements of each protocol, and of
-    each variant of those that yield them.
+    The results of each protocol, and of each variant of those that yield them,
+    are added to `report`.
 
     Returns:
       {"results": [{"encoder", "protocol", "variant" (one of several results of
@@ -118,6 +111,8 @@ def run(
     """
     selected, left_out = select(context, names)
     before = embedding.checksum(context.subject.encoder)
+    report = Report() if report is None else report
+    report.begin(before, left_out)
     results = []
     diverged = []
     for name in selected:
@@ -142,12 +137,7 @@ def run(
                     f" ({before[:12]} -> {after[:12]}, protocol {name}):"
                     " its results are invalid"
                 )
-            rows = [
-                result_row(context, facts | {"variant": variant}, part, seconds)
-                for variant, part in parts.items()
-            ]
-            results += rows
-            record(context, rows, list(parts.values()), before)
+            results += report.add(context, facts, parts, seconds)
             start = time.monotonic()
         seconds = time.monotonic() - begin
         context.log(f"{context.subject.name} encoder, {name}: {seconds:.1f} s")

@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
 import numpy as np
@@ -173,13 +173,13 @@ class Report:
     Attributes:
       rows: the results, see `result_row`.
       left_out: protocol -> what it lacks.
-      checksum: of the encoder.
+      checksum: of the first encoder.
     """
 
     def __init__(
         self,
-        folder: str | None,
-        facts: Mapping[str, Any],
+        folder: str | None = None,
+        facts: Mapping[str, Any] | None = None,
         seen: str = "",
     ) -> None:
         """Prepares the report; nothing is written if `folder` is None.
@@ -191,9 +191,9 @@ class Report:
         """
         self.rows: list[dict[str, Any]] = []
         self.left_out: dict[str, str] = {}
-        self.checksum = ""
+        self.checksum = self._measured = ""
         self._folder = folder
-        self._facts = dict(facts)
+        self._facts = dict(facts or {})
         self._seen = seen
         # Encoder and protocol of the current npz file, and its content so far.
         self._current: tuple[str, ...] = ()
@@ -208,56 +208,107 @@ class Report:
         events = os.path.join(self._folder, tensorboard.EVENTS, FOLDER)
         return tf.summary.create_file_writer(events)
 
+    def begin(self, checksum: str, left_out: dict[str, str]) -> None:
+        """Takes the checksum of the encoder whose results follow.
+
+        The first encoder's, and what it leaves out, are those of the report.
+        Raises `UserError` if the results could not be written: before the work,
+        rather than after it.
+        """
+        self._measured = checksum
+        if not self.checksum:
+            self.checksum, self.left_out = checksum, left_out
+            if self._folder:
+                read(self._folder)
+                path = os.path.join(self._folder, RESULTS_FILE)
+                files.check_writable(path, ADVICE)
+
     def add(
         self,
         context: EvaluationContext,
-        rows: list[dict[str, Any]],
-        parts: list[Measurement],
-        checksum: str,
-    ) -> None:
-        """Adds and writes rows of one protocol, and their measurements.
+        facts: dict[str, Any],
+        parts: Mapping[str, Measurement],
+        seconds: float,
+    ) -> list[dict[str, Any]]:
+        """Adds and writes measurements of one protocol, by variant.
 
-        The `record` argument of `protocols.run`. Consecutive calls for an
-        encoder and a protocol add to the same npz file.
+        Consecutive calls for an encoder and a protocol add to the same npz
+        file. See `result_row`; returns the rows.
         """
+        rows = [
+            result_row(context, facts | {"variant": variant}, part, seconds)
+            for variant, part in parts.items()
+        ]
         self.rows += rows
         if self._folder:
-            images = self._save(self._folder, context, rows, parts, checksum)
+            images = self._save(self._folder, context, rows, parts)
             self._summarize(self._folder, context, rows, images)
-            self.write(finished=False, unfinished=rows[0]["protocol"])
-
-    def write(self, *, finished: bool = True, unfinished: str = "") -> None:
-        """Writes `evaluation.json`, if there are results and a folder."""
-        if self._folder and self.rows:
-            content = {
-                **self._facts,
-                "checksum": self.checksum,
-                "seen": self._seen,
-                "left_out": self.left_out,
-                "results": self.rows,
-            }
-            write(
-                self._folder, content, finished=finished, unfinished=unfinished
-            )
+            self.write(finished=False, unfinished=facts["protocol"])
+        return rows
 
     # ---- Files ----
+
+    def write(self, *, finished: bool = True, unfinished: str = "") -> None:
+        """Writes `evaluation.json`, if there are results and a folder.
+
+        Results that are not `finished` do not replace finished ones, so that a
+        killed evaluation leaves the previous results: they only add to the
+        history, which does not list the protocol `unfinished` as measured.
+        """
+        if not (self._folder and self.rows):
+            return
+        entry = {
+            **{key: self._facts[key] for key in KEYS},
+            "checksum": self.checksum,
+            "protocols": {
+                f"{row['protocol']}@{row['version']}": row["hyperparameters"]
+                for row in self.rows
+                if row["protocol"] != unfinished
+            },
+            "metrics": {
+                tag: value
+                for row in self.rows
+                for tag, value in scalars(row).items()
+            },
+        }
+        # Another evaluation, such as one with `watch`, may write its own entry.
+        with checkpoints.FolderLock(
+            self._folder, "evaluation", wait_seconds=60.0
+        ):
+            content, others = read(self._folder), []
+            for previous in content.get("history", []):
+                if not _is_same(previous, entry):
+                    others.append(previous)
+                elif previous["checksum"] == entry["checksum"]:
+                    for field in ("protocols", "metrics"):
+                        entry[field] = previous[field] | entry[field]
+            history = sorted([*others, entry], key=lambda e: e["step"] or 0)
+            if finished or not content.get("finished", "results" in content):
+                content = {
+                    **self._facts,
+                    "checksum": self.checksum,
+                    "seen": self._seen,
+                    "left_out": self.left_out,
+                    "results": self.rows,
+                    "finished": finished,
+                }
+            path = os.path.join(self._folder, RESULTS_FILE)
+            files.write_json(path, content | {"history": history}, ADVICE)
 
     def _save(
         self,
         folder: str,
         context: EvaluationContext,
         rows: list[dict[str, Any]],
-        parts: list[Measurement],
-        checksum: str,
+        parts: Mapping[str, Measurement],
     ) -> dict[str, bytes]:
         """Writes arrays and plots; returns plot -> PNG."""
         current = (context.subject.name, rows[0]["protocol"])
         if current != self._current:
             self._current, self._about, self._entries = current, {}, {}
         images: dict[str, bytes] = {}
-        for row, part in zip(rows, parts, strict=True):
-            variant = row["variant"]
-            self._about[variant] = self._facts_of(context, row, part, checksum)
+        for row, (variant, part) in zip(rows, parts.items(), strict=True):
+            self._about[variant] = self._facts_of(context, row, part)
             arrays: dict[str, Any] = {**part.get("arrays", {})}
             for name in ("predictions", "correct"):
                 if name in part:
@@ -281,7 +332,6 @@ class Report:
         context: EvaluationContext,
         row: dict[str, Any],
         part: Measurement,
-        checksum: str,
     ) -> dict[str, Any]:
         """Returns what says whether two results can be compared."""
         facts = {key: row[key] for key in ("encoder", "protocol", "version")}
@@ -289,7 +339,7 @@ class Report:
             "hyperparameters": row["hyperparameters"]
             | part.get("resolved", {}),
             "step": self._facts["step"] or 0,
-            "checksum": checksum,
+            "checksum": self._measured,
         }
         if "correct" not in part:
             return facts
@@ -421,64 +471,10 @@ def _interval(interval: list[float] | None) -> str:
 # ---- evaluation.json ---------------------------------------------------------
 
 
-def check_writable(folder: str) -> None:
-    """Raises `UserError` if `write` could not write into `folder`."""
-    read(folder)
-    files.check_writable(os.path.join(folder, RESULTS_FILE), ADVICE)
-
-
 def read(folder: str) -> dict[str, Any]:
     """Reads a folder's `evaluation.json`; empty if there is none."""
     path = os.path.join(folder, RESULTS_FILE)
     return files.read_json(path, {}, _FORM)
-
-
-def write(
-    folder: str,
-    report: dict[str, Any],
-    *,
-    finished: bool = True,
-    unfinished: str = "",
-) -> None:
-    """Writes a report, with the history of the previous ones.
-
-    One that is not `finished` does not replace a finished one, so that a killed
-    evaluation leaves the previous results: it only adds to the history, which
-    does not list the protocol `unfinished` as measured.
-    """
-    results = report["results"]
-    entry = {
-        **{key: report[key] for key in KEYS},
-        "checksum": report["checksum"],
-        "protocols": _protocols(
-            row for row in results if row["protocol"] != unfinished
-        ),
-        "metrics": {
-            tag: value for row in results for tag, value in scalars(row).items()
-        },
-    }
-    # Another evaluation, such as one with `watch`, may write its own entry.
-    with checkpoints.FolderLock(folder, "evaluation", wait_seconds=60.0):
-        before, others = read(folder), []
-        for previous in before.get("history", []):
-            if not _is_same(previous, entry):
-                others.append(previous)
-            elif previous["checksum"] == entry["checksum"]:
-                for field in ("protocols", "metrics"):
-                    entry[field] = previous[field] | entry[field]
-        history = sorted([*others, entry], key=lambda e: e["step"] or 0)
-        if finished or not before.get("finished", "results" in before):
-            before = report | {"finished": finished}
-        path = os.path.join(folder, RESULTS_FILE)
-        files.write_json(path, before | {"history": history}, ADVICE)
-
-
-def _protocols(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns "protocol@version" -> hyperparameters."""
-    return {
-        f"{row['protocol']}@{row['version']}": row["hyperparameters"]
-        for row in rows
-    }
 
 
 def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

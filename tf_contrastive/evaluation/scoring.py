@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, distribution, embedding
+from tf_contrastive import checkpoints, datasets, distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data as DataOptions
@@ -19,7 +19,7 @@ from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols, seen_images
 from tf_contrastive.evaluation.context import Data, EvaluationContext
-from tf_contrastive.evaluation.report import Report, check_writable
+from tf_contrastive.evaluation.report import Report
 from tf_contrastive.evaluation.subject import Subject
 
 # Of data that have no test split.
@@ -95,14 +95,8 @@ def score(setting: Setting, run: checkpoints.Run | None) -> None:
             trainings=setting.trainings if subject.name == "trained" else (),
             log=terminal.info,
         )
-        if not report.checksum:
-            _, report.left_out = protocols.select(context, names)
-            if setting.folder:
-                # Before the work, rather than after it.
-                check_writable(setting.folder)
-            report.checksum = embedding.checksum(subject.encoder)
         try:
-            protocols.run(context, names, record=report.add)
+            protocols.run(context, names, report)
         except errors.DivergedError as error:
             diverged.append(f"{subject.name} encoder, {error.marked}")
         report.write(finished=False)
