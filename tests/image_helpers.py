@@ -25,6 +25,18 @@ def photos() -> np.ndarray:
     return np.stack([i[:, 100:527] for i in load_sample_images().images])
 
 
+def tiles() -> list[np.ndarray]:
+    """Parts of the photographs with details, each uint8 [71, 71, 3]."""
+    parts = [
+        tile
+        for photo in photos()
+        for row in np.split(photo[1:, 1:], 6)
+        for tile in np.split(row, 6, axis=1)
+    ]
+    # Those of the sky alone have none.
+    return [x for x in parts if np.diff(x / 1.0, axis=0).std() > 10]
+
+
 def patches(count, side):
     """Pieces of the photographs, uint8 [count, side, side, 3]."""
     images = photos()

@@ -6,10 +6,10 @@ import sys
 from unittest import mock
 
 import browsers
+import image_helpers
 import numpy as np
 import pytest
 import saved_run
-from image_helpers import photos
 from PIL import Image
 
 from tf_contrastive import __main__, datasets
@@ -32,22 +32,11 @@ def _findings(output):
     return json.loads((output / "explore.json").read_text())
 
 
-def _tiles():
-    rows = [
-        np.split(row, 6, axis=1)
-        for photo in photos()
-        for row in np.split(photo[1:, 1:], 6)
-    ]
-    tiles = [tile for row in rows for tile in row]
-    # Those of the sky alone have no details.
-    return [x for x in tiles if np.diff(x / 1.0, axis=0).std() > 10]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Splits of photographs in two classes, a run, and queries."""
     root = tmp_path_factory.mktemp("explore")
-    tiles = _tiles()
+    tiles = image_helpers.tiles()
     for i, tile in enumerate(tiles):
         split = "train" if i < 26 else "test"
         place = root / "photos" / split / _FOLDERS[i % 2]
@@ -97,7 +86,7 @@ def _names(group):
 
 def test_copies_are_found_across_splits_and_classes(explored):
     _, found = explored
-    assert found["images"] == len(_tiles()) + 2
+    assert found["images"] == len(image_helpers.tiles()) + 2
     (exact,) = found["exact_duplicates"]
     assert _names(exact) == ["0.png", "copy.bmp"]
     assert exact["across_splits"] and not exact["classes_differ"]

@@ -39,8 +39,11 @@ def _prepare(root, rows, name, **options):
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
+    """ImageNet and another dataset, with the published list of 1 %."""
     root = tmp_path_factory.mktemp("prepared")
     _prepare(root, list(range(40)), "imagenet2012")
+    _prepare(root, sorted(_LISTED), "imagenet2012_subset", config="1pct")
+    _prepare(root, list(range(40)), "other")
     return root
 
 
@@ -61,18 +64,15 @@ def _pixels(labels):
 
 
 @pytest.mark.slow
-def test_the_prepared_subset_is_used_for_imagenet_alone(tmp_path):
-    _prepare(tmp_path, list(range(40)), "imagenet2012")
-    _prepare(tmp_path, sorted(_LISTED), "imagenet2012_subset", config="1pct")
-    _prepare(tmp_path, list(range(40)), "other")
+def test_the_prepared_subset_is_used_for_imagenet_alone(data_dir):
     images, _ = digit_networks.digits()
-    chosen = few_labels.choose(_context(tmp_path), 0.01, seed=0)
+    chosen = few_labels.choose(_context(data_dir), 0.01, seed=0)
     assert chosen.subset == "imagenet2012_subset/1pct"
     np.testing.assert_array_equal(_pixels(chosen), images[sorted(_LISTED)])
     for context in (
-        _context(tmp_path, "other"),
-        _context(tmp_path, split="train[:80%]"),
-        _context(tmp_path, finetune_lists="drawn"),
+        _context(data_dir, "other"),
+        _context(data_dir, split="train[:80%]"),
+        _context(data_dir, finetune_lists="drawn"),
     ):
         assert protocols.missing("finetune", context) is None
         chosen = few_labels.choose(context, 0.01, seed=0)
@@ -81,9 +81,7 @@ def test_the_prepared_subset_is_used_for_imagenet_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_results_say_which_labels_they_are_of(tmp_path):
-    _prepare(tmp_path, list(range(40)), "imagenet2012")
-    _prepare(tmp_path, sorted(_LISTED), "imagenet2012_subset", config="1pct")
+def test_results_say_which_labels_they_are_of(data_dir):
     options = {
         "finetune_fractions": "0.01,1",
         "finetune_epochs": "1",
@@ -91,7 +89,7 @@ def test_results_say_which_labels_they_are_of(tmp_path):
     }
     parts = {}
     for lists in ("published", "drawn"):
-        context = _context(tmp_path, finetune_lists=lists, **options)
+        context = _context(data_dir, finetune_lists=lists, **options)
         parts[lists] = dict(contexts.measure("finetune", context))
     published, drawn = (part["1%"] for part in parts.values())
     assert published["metrics"]["subset"] == "imagenet2012_subset/1pct"

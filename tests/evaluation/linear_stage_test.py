@@ -193,12 +193,6 @@ def test_the_same_command_again_repeats_what_it_found(both, capsys):
     assert _read(workdir / "linear.json") == before
 
 
-# Those of the schedule are below.
-
-
-# Six epochs of four steps.
-
-
 # ---- Stopped and gone on -----------------------------------------------------
 
 
@@ -260,9 +254,3 @@ def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
     # Each epoch has its point, once.
     steps = [step for step, _ in _points(begun, "linear/loss")]
     assert sorted(steps) == [4 * n for n in range(1, 7)]
-
-
-# ---- Mistakes ----------------------------------------------------------------
-
-
-# ---- The run's own classifier ------------------------------------------------

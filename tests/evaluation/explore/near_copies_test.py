@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from image_helpers import photos
+from image_helpers import tiles
 from PIL import Image, ImageEnhance
 from sklearn.datasets import load_digits
 
@@ -41,16 +41,7 @@ def _pictures(images):
 
 @pytest.fixture(scope="module")
 def photographs():
-    tiles = [
-        np.split(row, 6, axis=1)
-        for photo in photos()
-        for row in np.split(photo[1:, 1:], 6)
-    ]
-    tiles = [tile for row in tiles for tile in row]
-    # Those of the sky alone have no details.
-    return [
-        Image.fromarray(x) for x in tiles if np.diff(x / 1.0, axis=0).std() > 10
-    ]
+    return [*map(Image.fromarray, tiles())]
 
 
 def test_a_small_picture_is_close_to_that_of_pillow(photographs):
