@@ -143,7 +143,7 @@ def test_projections_are_classified_beside_embeddings():
     again = evaluation.linear_probe(*z, **options, seed=0)
     assert results["linear z"]["top1"] == again["top1"]
     assert results["linear"]["top1"] > results["linear z"]["top1"] + 0.1
-    assert results["linear"]["hyperparameters"]["features"] == ("h", "z")
+    assert results["linear"]["hyperparameters"]["features"] == ["h", "z"]
     subject = contexts.changed(subject, projection=None)
     with pytest.raises(errors.UserError, match="features=h,z"):
         protocols.run(subject, ["knn"])
