@@ -18,7 +18,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import synthetic
 from tf_contrastive.model import networks
-from tf_contrastive.views.pixel_dtype import from_wire
+from tf_contrastive.views.host_and_device import from_wire
 
 # Steps that build graphs and fill pipelines, before anything is timed.
 _WARM_UP = 3

@@ -35,11 +35,6 @@ class _Seeded(losses.ContrastiveLoss):
         return tf.cast(seed[1], tf.float32) + 0 * tf.reduce_sum(projections)
 
 
-class _Keras(losses.ContrastiveLoss):
-    def call(self, y_true, y_pred):
-        return _gap(y_pred)
-
-
 def _branch(z):
     if tf.reduce_sum(z) > 100:  # By AutoGraph.
         z = 2 * z

@@ -7,6 +7,7 @@ import pytest
 import replicas as on_replicas
 import small
 import tensorflow as tf
+from replicas import Recorder
 
 from tf_contrastive import heads, losses, optimizers
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
@@ -43,6 +44,7 @@ _MIX = mixup_cutmix.Mixing(_CLASSES, mixup_alpha=0.4, cutmix_alpha=1.0)
 # of which a chunk has statistics of its own.
 FEATURES = {
     "plain": {},
+    "LARS": {"lars": True},
     "momentum": {"loss": "moco", "momentum": 0.75, "queue_size": 20},
     "momentum in chunks": {
         "loss": "moco",
@@ -80,11 +82,13 @@ FEATURES = {
 _every = pytest.mark.parametrize("feature", FEATURES)
 
 
-def _make(feature, seed=0, **compile_options):
+def _make(feature, seed=0, recorded=False, **compile_options):
     """The compiled model with a feature."""
     options = dict(FEATURES[feature])
     loss, norm = options.pop("loss", "supcon"), options.pop("norm", True)
-    scales, skips = (options.pop(name, False) for name in ("scales", "skips"))
+    lars, scales, skips = (
+        options.pop(name, False) for name in ("lars", "scales", "skips")
+    )
     if isinstance(loss, str):
         more = {"unlabelled": "own_views"} if "unlabelled" in options else {}
         loss = losses.build(loss, **more)
@@ -96,13 +100,17 @@ def _make(feature, seed=0, **compile_options):
         small.convolutions(_SIDE, norm=BatchNormalization if norm else None),
         heads.LinearProbe(_CLASSES, "glorot_uniform")
         if takes_logits
-        else heads.build("mlp", output=16, batch_norm=False),
+        else heads.build("mlp", output=16, batch_norm=lars),
         loss,
         heads.LinearProbe(_CLASSES, "glorot_uniform"),
         **options,
     )
 
     def optimizer():
+        if recorded:
+            return Recorder()
+        if lars:
+            return optimizers.LARS(0.5, weight_decay=1e-4)
         built = optimizers.SGD(0.2, 0.9)
         built.skips_non_finite = skips
         if scales:
@@ -140,14 +148,18 @@ def _examples(feature):
 
 
 @functools.cache
-def _trained(feature, replicas=1, jit_compile=False):
-    """Means over the steps, and all weights after them."""
+def _trained(feature, replicas=1, recorded=False, jit_compile=False):
+    """Means over the steps, and all weights after them.
+
+    Or, if `recorded`, the first step's gradients in their places.
+    """
     strategy = on_replicas.strategy(replicas)
     with strategy.scope():
-        model = _make(feature, jit_compile=jit_compile)
+        model = _make(feature, recorded=recorded, jit_compile=jit_compile)
     examples = tf.data.Dataset.from_tensor_slices(_examples(feature))
     batches = on_replicas.share(examples, _BATCH, strategy)
-    history = model.fit(batches, steps_per_epoch=_STEPS, verbose=0).history
+    steps = 1 if recorded else _STEPS
+    history = model.fit(batches, steps_per_epoch=steps, verbose=0).history
     means = {name: values[0] for name, values in history.items()}
     weights = [v.numpy() for v in model.weights]
     if "skips" in FEATURES[feature]:
@@ -157,11 +169,11 @@ def _trained(feature, replicas=1, jit_compile=False):
     return means, weights
 
 
-def _check_equal(result, reference, tolerance):
+def _check_equal(result, reference, tolerance, of_means=1e-4):
     (means, weights), (expected, of_reference) = result, reference
     assert means.keys() == expected.keys()
     for name in ("loss", "probe_loss"):
-        assert means[name] == pytest.approx(expected[name], rel=1e-4), name
+        assert means[name] == pytest.approx(expected[name], rel=of_means), name
     largest = max(np.linalg.norm(w) for w in of_reference)
     for i, (w, true) in enumerate(zip(weights, of_reference, strict=True)):
         scale = max(np.linalg.norm(true), 1e-4 * largest)
@@ -170,7 +182,7 @@ def _check_equal(result, reference, tolerance):
 
 # With chunks, several features at once are compared in quick tests.
 _QUICK = {name for name in FEATURES if "chunks" in name}
-_QUICK |= {"device augmentation", "online kNN", "skipped steps"}
+_QUICK |= {"LARS", "device augmentation", "online kNN", "skipped steps"}
 
 
 @pytest.mark.parametrize(
@@ -178,11 +190,20 @@ _QUICK |= {"device augmentation", "online kNN", "skipped steps"}
     [
         *((name, 2) for name in sorted(_QUICK)),
         *(pytest.param(name, 4, marks=pytest.mark.slow) for name in FEATURES),
+        pytest.param("LARS", 8, marks=pytest.mark.slow),
     ],
 )
 def test_replicas_change_nothing(feature, replicas):
     found = _trained(feature, replicas)
-    _check_equal(found, _trained(feature), 1e-4)
+    _check_equal(found, _trained(feature), 5e-5 if feature == "LARS" else 1e-4)
+
+
+@pytest.mark.parametrize(
+    "replicas", [2, pytest.param(8, marks=pytest.mark.slow)]
+)
+def test_replicas_change_no_gradient(replicas):
+    found = _trained("LARS", replicas, recorded=True)
+    _check_equal(found, _trained("LARS", recorded=True), 1e-5, of_means=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -122,16 +122,3 @@ def test_a_feature_takes_along_all_that_it_brings(dropped, monkeypatch):
     # matrix of 8 x 10 and a bias.
     bank, probe = 64 * 8 * 4 + 64 * 8 + 8, (8 * 10 + 10) * 4
     assert freed == {"OnlineKNN": bank, "OnlineProbe": probe}.get(dropped, 0)
-
-
-@pytest.mark.slow
-def test_a_run_trains_and_resumes_without_a_feature(dropped, tmp_path):
-    run = _run(loss=_loss(dropped), workdir=str(tmp_path))
-    result = train.pretrain(run)
-    assert np.isfinite(result.metrics["loss"])
-    names = {
-        name.split("/")[0]
-        for name, _ in tf.train.list_variables(str(tmp_path / "checkpoints"))
-    }
-    assert names & _PARTS == _PARTS - _MISSING.get(dropped, set())
-    assert train.pretrain(run).start_step == result.step == 2

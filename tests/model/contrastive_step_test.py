@@ -1,8 +1,7 @@
-"""The training step: replicas change nothing, the probe disturbs nothing."""
+"""The training step: what it counts, draws, takes and refuses."""
 
 import functools
 import time
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,9 +9,8 @@ import replicas as on_replicas
 import small
 import tensorflow as tf
 
-from tf_contrastive import distribution, heads, losses, optimizers, train
+from tf_contrastive import heads, losses, optimizers, train
 from tf_contrastive.base.errors import UserError
-from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
 
@@ -37,104 +35,6 @@ def _model(loss="supcon", probe=True):
         losses.build(loss),
         heads.LinearProbe(_CLASSES) if probe else None,
     )
-
-
-class Noting(optimizers.LARS):
-    """LARS that keeps the last step's aggregated gradient."""
-
-    def build(self, var_list):
-        super().build(var_list)
-        if not hasattr(self, "noted"):
-            self.noted = [
-                self.add_variable_from_reference(variable, "gradient")
-                for variable in var_list
-            ]
-
-    def update_step(self, gradient, variable):
-        index = self._index_dict[self._var_key(variable)]
-        self.noted[index].assign(gradient)
-        super().update_step(gradient, variable)
-
-
-class _Trained(NamedTuple):
-    """Of the first step its loss and gradients; weights after all steps."""
-
-    loss: float
-    gradients: dict[str, np.ndarray]
-    weights: dict[str, np.ndarray]
-
-
-def _train(replicas, loss="supcon", steps=1):
-    """Trains on so many virtual devices."""
-    strategy = on_replicas.strategy(replicas)
-    with strategy.scope():
-        model = _model(loss)
-        model.compile(
-            Noting(0.5, weight_decay=1e-4),
-            tf.keras.optimizers.SGD(0.1, jit_compile=False),
-        )
-    examples = tf.data.Dataset.from_tensor_slices(_data())
-    batches = on_replicas.share(examples, _BATCH, strategy)
-    (value,) = model.fit(batches, steps_per_epoch=1, verbose=0).history["loss"]
-    gradients = {
-        v.name: gradient.numpy()
-        for v, gradient in zip(
-            model.pretrained_variables,
-            model.optimizer.noted,
-            strict=True,
-        )
-    }
-    if steps > 1:
-        model.fit(batches, steps_per_epoch=steps - 1, verbose=0)
-    # Keras numbers the names of a process' layers; positions stay the same.
-    weights = {f"{i} {v.name}": v.numpy() for i, v in enumerate(model.weights)}
-    return _Trained(value, gradients, weights)
-
-
-# What one replica does is compared with by several tests.
-_reference = functools.cache(functools.partial(_train, 1))
-
-
-def _worst(values, reference):
-    """Largest relative difference over the variables, and its name."""
-    largest = max(np.linalg.norm(v) for v in reference.values())
-    errors = [
-        # A variable whose true gradient is 0 is measured by the largest one.
-        np.linalg.norm(mine - theirs)
-        / max(np.linalg.norm(theirs), 1e-4 * largest)
-        for mine, theirs in zip(
-            values.values(), reference.values(), strict=True
-        )
-    ]
-    return max(zip(errors, reference, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("loss", "replicas"),
-    [
-        ("supcon", 2),
-        pytest.param("supcon", 8, marks=pytest.mark.slow),
-        pytest.param("ntxent", 4, marks=pytest.mark.slow),
-    ],
-)
-def test_gradients_and_weights_do_not_depend_on_replicas(loss, replicas):
-    found, expected = _train(replicas, loss, 5), _reference(loss, 5)
-    np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5)
-    error, name = _worst(found.gradients, expected.gradients)
-    assert error < 1e-5, f"gradient of {name}: {error:.1e}"
-    error, name = _worst(found.weights, expected.weights)
-    assert error < 5e-5, f"{name} after five steps: {error:.1e}"
-
-
-@pytest.mark.slow
-def test_local_negatives_are_another_loss(monkeypatch):
-    """The control: what peers do when they forget to gather is seen."""
-    expected = _reference("supcon", 5)
-    monkeypatch.setattr(distribution, "cross_replica_concat", lambda x: x)
-    monkeypatch.setattr(distribution, "replica_id", lambda: tf.constant(0))
-    found = _train(2)
-    assert abs(found.loss - expected.loss) > 0.05 * expected.loss
-    assert _worst(found.gradients, expected.gradients)[0] > 0.05
 
 
 def _fit(model, epochs=1, steps=4, data=None, **compile_options):
@@ -248,31 +148,15 @@ def test_a_loss_draws_by_the_run_and_the_step():
     assert results["loss"] == 700
 
 
-def _config(**values):
-    known = {
-        "encoder": "resnet10",
-        "width": 0.125,
-        "stem": "cifar",
-        "image_size": _SIDE,
-    }
-    return fields.replace(small.RUN, **{**known, **values})
-
-
 @small.encoder()
 def test_cross_entropy_needs_classes():
-    model = train.build_model(_config(loss="cross_entropy"), _CLASSES)
+    run = small.run(loss="cross_entropy", stem="cifar", image_size=_SIDE)
+    model = train.build_model(run, _CLASSES)
     kernel, bias = model.projection_head.get_weights()
     assert kernel.shape == (512 // 8, _CLASSES)
     assert np.std(kernel) > 0 and not bias.any()
     with pytest.raises(UserError, match="cross_entropy needs classes"):
-        train.build_model(_config(loss="cross_entropy"), None)
-
-
-def test_views_of_a_wrong_shape_are_told():
-    model = _model()
-    images = tf.data.Dataset.from_tensors(_data()[0][:, 0])
-    with pytest.raises(ValueError, match=r"must be \[B, V, H, W, K\]"):
-        _fit(model, steps=1, data=images)
+        train.build_model(run, None)
 
 
 def test_sample_weights_are_refused():
@@ -363,6 +247,7 @@ def _compiled(*signature):
     [
         ("float", None, None),
         ("uint8", None, None),
+        ("1 view", None, r"must be \[B, V, H, W, K\]"),
         ("255", None, "and are floats"),
         ("int32", None, "views of type int32: must be floats"),
         ("1 channel", None, "encoder takes images of shape .16, 16, 3."),
@@ -378,6 +263,7 @@ def test_other_values_are_refused(views, labels, text):
     given = {
         "float": pixels,
         "uint8": np.uint8(pixels * 255),
+        "1 view": pixels[:, 0],
         "255": pixels * np.float32(255),
         "int32": np.int32(pixels * 255),
         "1 channel": pixels[..., :1],

@@ -78,8 +78,6 @@ def _resolved(source, run):
     [
         ("simclr", "one shape"),
         pytest.param("autoaugment", "shapes", marks=pytest.mark.slow),
-        pytest.param("ablation:rotate", "shapes", marks=pytest.mark.slow),
-        pytest.param("crop", "one shape", marks=pytest.mark.slow),
     ],
 )
 def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
@@ -97,28 +95,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
         assert made.min() >= 0 and made.max() <= 1
         # What was left to the device is more than rounding.
         changed = np.abs(framed - views).mean((2, 3, 4)) > 0.01
-        assert (changed.mean() > 0.3) == (augmentation != "crop")
-
-
-@pytest.mark.slow
-def test_extra_channels_pass_by_the_colours():
-    bits = np.eye(16, dtype=np.float32)
-    images = np.stack(_images(16))
-    source = datasets.from_arrays(images, np.arange(16), extra=bits)
-    plain, extended = _run(), _run(extra_channels=16)
-    ((views, labels),) = _batches(source, extended, 1)
-    ((without, _),) = _batches(source, plain, 1)
-    run = _run(extra_channels=16, augment_on="device")
-    ((inputs, _),) = _batches(source, run, 1)
-    made = RunViews(run.views).on_device()(*inputs)
-    for found in (views, made):
-        assert found.shape == (8, 2, SIDE, SIDE, 19)
-        np.testing.assert_allclose(found[..., :3], without, atol=2e-4)
-        shown = np.broadcast_to(
-            bits[labels][:, np.newaxis, np.newaxis, np.newaxis],
-            found[..., 3:].shape,
-        )
-        np.testing.assert_array_equal(found[..., 3:], shown)
+        assert changed.mean() > 0.3
 
 
 @pytest.mark.slow

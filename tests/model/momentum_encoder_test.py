@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
+import replicas as on_replicas
 import small
 import tensorflow as tf
 
 from tf_contrastive import (
     checkpoints,
-    distribution,
     heads,
     losses,
     train,
 )
-from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.momentum_encoder import KeyBranch
@@ -54,7 +53,7 @@ def _model(loss="moco", **options):
 
 
 def _fit(model, steps=3):
-    return model.fit(_batches(steps), shuffle=False, verbose=0).history
+    model.fit(_batches(steps), shuffle=False, verbose=0)
 
 
 def _trainable(branch):
@@ -72,13 +71,6 @@ def _numpy(variables):
 def _assert_equal(values, reference, **tolerance):
     for mine, theirs in zip(values, reference, strict=True):
         np.testing.assert_allclose(mine, theirs, **tolerance)
-
-
-@pytest.fixture(scope="module")
-def trained():
-    """Metrics and a model, after three steps on one replica."""
-    model = _model()
-    return _fit(model), model
 
 
 def test_key_weights_are_the_average_of_the_query_weights():
@@ -130,8 +122,9 @@ def test_the_loss_masks_what_the_queue_does_not_hold_yet():
 
 
 @pytest.mark.slow
-def test_evaluation_reads_both_branches_and_changes_nothing(trained):
-    _, model = trained
+def test_evaluation_reads_both_branches_and_changes_nothing():
+    model = _model()
+    _fit(model)
     before = _numpy(model.weights)
     views, labels = _data(1)
     results = model.evaluate(_batches(1), return_dict=True, verbose=0)
@@ -187,11 +180,7 @@ def _branch(queue_size=10, **options):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_queue_is_a_ring_in_replica_order(replicas):
-    strategy = (
-        distribution.strategy("mirrored", virtual_devices=replicas)
-        if replicas > 1
-        else distribution.strategy("default")
-    )
+    strategy = on_replicas.strategy(replicas)
     with strategy.scope():
         branch = _branch(normalize=False)
     keys = np.arange(24, dtype=np.float32).reshape([3, 4, 2])
@@ -233,43 +222,20 @@ def test_batches_of_unknown_size():
         enqueue(tf.ones([5, 2]))
 
 
-def _pretrain(workdir, **options):
-    values = {
-        "dataset": "digits",
-        "split": "train[:64]",
-        "augmentation": "crop",
-        "encoder": "resnet10",
-        "width": 0.125,
-        "projection_output": 8,
-        "loss": "moco",
-        "key_momentum": 0.9,
-        "queue_size": 40,
-        "batch_size": 16,
-        "epochs": 1,
-        "log_every_steps": 2,
-    }
-    return train.pretrain(
-        fields.replace(
-            small.RUN, **{**values, "workdir": str(workdir), **options}
-        )
-    )
-
-
-def _stored(workdir):
-    """The run in a folder, and all values of its checkpoint by name."""
-    run = checkpoints.load_run(str(workdir))
-    reader = tf.train.load_checkpoint(run.checkpoint)
-    names = reader.get_variable_to_shape_map()
-    values = {n: reader.get_tensor(n) for n in names if "save_count" not in n}
-    values.pop("_CHECKPOINTABLE_OBJECT_GRAPH")
-    return run, values
-
-
 @pytest.mark.slow
 def test_a_run_leaves_the_query_encoder(tmp_path):
-    _pretrain(tmp_path)
-    run, values = _stored(tmp_path)
-    encoder = checkpoints.load_encoder(run)
+    options = {"key_momentum": 0.9, "queue_size": 40, "batch_size": 16}
+    train.pretrain(
+        small.run(
+            loss="moco",
+            split="train[:64]",
+            epochs=1,
+            workdir=str(tmp_path),
+            **options,
+        )
+    )
+    values = small.weights(tmp_path)
+    encoder = checkpoints.load_encoder(checkpoints.load_run(str(tmp_path)))
     for branch, expected in (("encoder/", True), ("key_branch/", False)):
         stored = [v for n, v in values.items() if n.startswith(branch)]
         same = [

@@ -7,11 +7,10 @@ import pytest
 import scipy.ndimage
 import scipy.stats
 import tensorflow as tf
-from image_helpers import DRAWS, pixel_patches, seeds, uniforms_of, within
+from image_helpers import DRAWS, pixel_patches, uniforms_of, within
 from PIL import Image, ImageOps
 
-from tf_contrastive import views
-from tf_contrastive.views import autoaugment, color, prng
+from tf_contrastive.views import autoaugment
 
 # The ImageNet policy as it was published: (operation, probability, level).
 PUBLISHED = """
@@ -154,31 +153,3 @@ def test_randaugment_applies_operations_equally_often():
     band = fill.sum(axis=(1, 2)) == side * round(50 * side / 224)
     for edge in (fill[:, 0], fill[:, -1], fill[:, :, 0], fill[:, :, -1]):
         assert within((band & edge.all(axis=1)).mean(), 1 / 34)
-
-
-def test_stacked_randaugment_has_both_orders():
-    pixels = pixel_patches(20, 32)
-    options = {"warp_probability": 0.0, "blur": False}
-    random = autoaugment.RandAugment(2, 10.0)
-    jitter, gray = color.PyTorchColorJitter(1.0), color.Grayscale()
-    streams = {**random.streams, **jitter.streams, **gray.streams}
-    uniforms = prng.uniform(seeds(20), streams)
-    for order, steps in [
-        ("paper", (random, jitter)),
-        ("code", (jitter, random)),
-    ]:
-        policy = views.build(
-            "stacked_randaugment",
-            image_size=32,
-            stacked_randaugment_order=order,
-            color_jitter_style="pytorch",
-            **options,
-        )
-        expected = pixels
-        for step in steps:
-            expected = step(expected, uniforms)
-        np.testing.assert_allclose(
-            policy.photometric(pixels, seeds(20)),
-            gray(expected, uniforms),
-            atol=1e-6,
-        )

@@ -205,6 +205,3 @@ def test_invalid_batches_are_refused():
         mixing(tf.zeros([3, 1, 4, 4, 3]), tf.zeros([3], tf.int32), seeds)
     with pytest.raises(ValueError, match=r"must be int \[B\] to be mixed"):
         mixing(tf.zeros([2, 1, 4, 4, 3]), tf.zeros([2, 5]), seeds[:2])
-
-
-# ---- In the step ------------------------------------------------------------

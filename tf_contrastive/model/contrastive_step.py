@@ -28,7 +28,7 @@ from tf_contrastive.losses import contrastive_metrics, similarity
 from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.losses import own as losses
 from tf_contrastive.model.running_means import RunningMeans
-from tf_contrastive.views.pixel_dtype import from_wire
+from tf_contrastive.views.host_and_device import from_wire
 
 Results = dict[str, tf.Tensor]
 # Loss -> gradients of what it trains.

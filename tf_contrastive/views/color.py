@@ -16,8 +16,7 @@ import tensorflow as tf
 from tf_contrastive.views import pillow, prng, selection
 
 # ITU-R BT.601, as in tf.image.rgb_to_grayscale and torchvision.
-_LUMA = (0.2989, 0.587, 0.114)
-_LUMA_WEIGHTS = np.array(_LUMA, np.float32)
+_LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
 # All orders of four operations.
 _ORDERS = np.array(list(itertools.permutations(range(1, 5))), np.int32)
 
@@ -213,7 +212,9 @@ class ShuffledColorJitter(_InRandomOrder):
         return [
             lambda x, p: _ramp(x + pillow.per_view(p[:, 0])),
             lambda x, p: _ramp(_scale_contrast(x, p[:, 1], static)),
-            lambda x, p: _ramp(_scale_saturation(x, p[:, 2], static)),
+            lambda x, p: _ramp(
+                _in_hsv(x, tf.zeros_like(p[:, 2]), p[:, 2], static)
+            ),
             lambda x, p: _ramp(_shift_hue(x, p[:, 3], static)),
         ]
 
@@ -226,7 +227,7 @@ JITTERS: dict[str, type[ColorJitter | _InRandomOrder]] = {
 
 
 def _gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
-    return pillow.weighted_gray(rows, _LUMA_WEIGHTS, static)
+    return pillow.weighted_gray(rows, _LUMA, static)
 
 
 def _mean_gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
@@ -252,22 +253,19 @@ def _scale_contrast(
     return pillow.as_rows(mean + factor * (pixels - mean))
 
 
-def _scale_saturation(
-    rows: tf.Tensor, factor: tf.Tensor, static: bool
+def _in_hsv(
+    rows: tf.Tensor, turns: tf.Tensor, factor: tf.Tensor, static: bool
 ) -> tf.Tensor:
-    saturation = pillow.per_view(factor)
+    """`adjust_hue_saturation` of rows, by hues and factors [m]."""
     planes = _to_planes(pillow.as_pixels(rows))
     planes = adjust_hue_saturation(
-        planes, tf.zeros_like(saturation), saturation
+        planes, pillow.per_view(turns), pillow.per_view(factor)
     )
     return pillow.as_rows(_from_planes(planes, static))
 
 
 def _shift_hue(rows: tf.Tensor, turns: tf.Tensor, static: bool) -> tf.Tensor:
-    hue = pillow.per_view(turns)
-    planes = _to_planes(pillow.as_pixels(rows))
-    planes = adjust_hue_saturation(planes, hue, tf.ones_like(hue))
-    return pillow.as_rows(_from_planes(planes, static))
+    return _in_hsv(rows, turns, tf.ones_like(turns), static)
 
 
 @dataclasses.dataclass(frozen=True)

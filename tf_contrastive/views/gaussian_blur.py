@@ -53,11 +53,10 @@ class GaussianBlur:
 
     streams: ClassVar[dict[str, int]] = {"blur": 2}
 
-    def weights(
-        self, uniforms: tf.Tensor, radius: int, static: bool = False
+    def _weights(
+        self, uniforms: tf.Tensor, radius: int, static: bool
     ) -> tf.Tensor:
         """Kernel weights at distances 0..radius, float32 [m, radius + 1]."""
-        blurred = uniforms[:, :1] < self.probability
         # In float64 on a host, since the last bit of tf.exp depends on the
         # position in the batch; rounding to float32 removes it.
         dtype = tf.float32 if static else tf.float64
@@ -65,9 +64,7 @@ class GaussianBlur:
         distance = tf.range(radius + 1, dtype=dtype)
         kernel = tf.exp(-0.5 * tf.square(distance / sigma))
         total = 2.0 * tf.reduce_sum(kernel, axis=1, keepdims=True) - 1.0
-        identity = tf.one_hot([0], radius + 1)
-        kernel = tf.cast(kernel / total, tf.float32)
-        return tf.where(blurred, kernel, identity)
+        return tf.cast(kernel / total, tf.float32)
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
@@ -77,7 +74,7 @@ class GaussianBlur:
         if not radius:
             return pixels
         blurred = uniforms["blur"][:, 0] < self.probability
-        weights = self.weights(uniforms["blur"], radius, static)
+        weights = self._weights(uniforms["blur"], radius, static)
         convolve = _add_shifted if static else _convolve
         return selection.apply_where(blurred, convolve, pixels, weights, static)
 

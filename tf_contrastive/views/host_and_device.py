@@ -8,7 +8,6 @@ import tensorflow as tf
 from tf_contrastive.base import errors
 from tf_contrastive.config import views as config
 from tf_contrastive.views import prng
-from tf_contrastive.views.pixel_dtype import to_wire
 from tf_contrastive.views.policies import Policy, build
 
 _without_autograph = tf.autograph.experimental.do_not_convert
@@ -167,3 +166,16 @@ class RunViews(Views):
 
         # Compiled, since one kernel replaces dozens.
         return tf.function(augment, jit_compile=True)
+
+
+def to_wire(pixels: tf.Tensor, dtype: str) -> tf.Tensor:
+    """Converts float32 pixels in [0, 1] to a `wire_dtype`; uint8: levels."""
+    if dtype == "uint8":
+        return tf.saturate_cast(tf.round(pixels * 255.0), tf.uint8)
+    return tf.cast(pixels, dtype)
+
+
+def from_wire(pixels: tf.Tensor) -> tf.Tensor:
+    """Converts the results of `to_wire` back to float32 in [0, 1]."""
+    unit = tf.cast(pixels, tf.float32)
+    return unit * (1 / 255) if pixels.dtype == tf.uint8 else unit

@@ -1,4 +1,4 @@
-"""Images without a label in a batch: the probe and the kNN leave them out."""
+"""The online probe: of labelled images alone, apart or with the encoder."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,14 @@ import tensorflow as tf
 from replicas import Recorder
 
 from tf_contrastive import heads, losses, train
-from tf_contrastive.config import fields
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.online_knn import OnlineNeighbors
 
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 6, 3
 # The first two of four replicas, or chunks, have one label together.
 _LABELS = np.array([-1] * 7 + [2, 0, 1, 2, -1, 1, 0, -1, 0], np.int32)
+_ALL = np.where(_LABELS < 0, 1, _LABELS)
+_WEIGHT = 0.7
 
 
 def _views():
@@ -40,30 +41,30 @@ def _model(chunks=1, weight=0.0, loss="supcon", **options):
     )
 
 
-def _step(replicas=1, **options):
+def _step(labels, replicas=1, **options):
     strategy = on_replicas.strategy(replicas)
     with strategy.scope():
         model = _model(**options)
         optimizers = [Recorder()] * (1 if model.cross_entropy_weight else 2)
         model.compile(*[type(x)() for x in optimizers])
-    examples = tf.data.Dataset.from_tensor_slices((_views(), _LABELS))
+    examples = tf.data.Dataset.from_tensor_slices((_views(), labels))
     batches = on_replicas.share(examples, _BATCH, strategy)
     history = model.fit(batches, steps_per_epoch=1, verbose=0).history
     weights = {f"{i}": v.numpy() for i, v in enumerate(model.weights)}
     return {name: values[0] for name, values in history.items()} | weights
 
 
-def _by_hand(weight):
+def _by_hand(images, weight):
     """Results of the labelled images alone, and gradients of the network."""
-    model, has = _model(weight=weight), _LABELS >= 0
+    model, has = _model(weight=weight), images >= 0
     views = _views()
     with tf.GradientTape() as tape:
         h = model.encoder(views.reshape([-1, _SIDE, _SIDE, 3]))
         z = tf.reshape(model.projection_head(h), [_BATCH, _VIEWS, -1])
-        loss = model.contrastive_loss(z, _LABELS)
+        loss = model.contrastive_loss(z, images)
         h = tf.boolean_mask(h, np.repeat(has, _VIEWS))
         logits = model.probe(h if weight else tf.stop_gradient(h))
-        labels = np.repeat(_LABELS[has], _VIEWS)
+        labels = np.repeat(images[has], _VIEWS)
         of_class = tf.one_hot(labels, _CLASSES)
         log = tf.math.log(tf.nn.softmax(logits))
         entropy = -tf.reduce_mean(tf.reduce_sum(of_class * log, axis=1))
@@ -82,14 +83,18 @@ def _by_hand(weight):
     }
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.7])
+# With a weight, cross entropy is a part of the encoder's loss.
+@pytest.mark.parametrize("weight", [0.0, _WEIGHT])
+@pytest.mark.parametrize("labels", [_LABELS, _ALL], ids=["some", "all"])
 @pytest.mark.parametrize(
     ("replicas", "chunks"),
-    [(1, 1), pytest.param(4, 1, marks=pytest.mark.slow)],
+    [(1, 1), (2, 2), pytest.param(4, 1, marks=pytest.mark.slow)],
 )
-def test_the_probe_learns_from_the_labelled_images(replicas, chunks, weight):
-    found = _step(replicas, chunks=chunks, weight=weight)
-    for name, value in _by_hand(weight).items():
+def test_the_probe_learns_from_labelled_images(
+    replicas, chunks, labels, weight
+):
+    found = _step(labels, replicas, chunks=chunks, weight=weight)
+    for name, value in _by_hand(labels, weight).items():
         np.testing.assert_allclose(
             found[name], value, rtol=2e-5, atol=2e-6, err_msg=name
         )
@@ -141,13 +146,38 @@ def test_neighbors():
     assert float(found) == 0.0
 
 
-def _run(**options):
-    changed = {"unlabelled": "own_views", "workdir": "w", **options}
-    return fields.replace(small.RUN, **{**small.DIGITS, **changed})
+def test_a_weight_that_cannot_be_used_is_refused():
+    again = ContrastiveModel.from_config(_model(weight=_WEIGHT).get_config())
+    assert again.cross_entropy_weight == _WEIGHT
+    model = _model(weight=_WEIGHT, loss="ntxent")
+    with pytest.raises(ValueError, match="probe_optimizer: with a cross_entr"):
+        model.compile("sgd", probe_optimizer="sgd")
+    model.compile("sgd")
+    with pytest.raises(ValueError, match=r"=0\.7 needs labels"):
+        model.train_on_batch(_views())
+    for weight in (-1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="must be at least 0"):
+            _model(weight=weight)
+    parts = model.encoder, model.projection_head, model.contrastive_loss
+    with pytest.raises(ValueError, match="there is no probe"):
+        ContrastiveModel(*parts, cross_entropy_weight=1.0)
+
+
+def test_a_run_with_a_weight_has_one_optimizer():
+    run = small.run(cross_entropy_weight=0.5, workdir="w")
+    model, rates = train.prepare(run).build()
+    assert list(rates) == ["optimizer/learning_rate"]
+    assert model.cross_entropy_weight == 0.5
+    # Of zeros the encoder gets no gradient.
+    assert np.any(model.probe.trainable_variables[0].numpy())
+    assert set(model.checkpointed()) == {
+        *("encoder", "projection_head", "probe", "optimizer")
+    }
 
 
 @pytest.mark.parametrize("loss", ["sincere", "ntxent"])
 def test_a_run_builds_a_model_that_admits_them(loss):
-    model, _ = train.prepare(_run(loss=loss)).build()
+    run = small.run(loss=loss, unlabelled="own_views", workdir="w")
+    model, _ = train.prepare(run).build()
     assert model.unlabelled
     assert model.contrastive_loss.allows_unlabelled == (loss == "sincere")
