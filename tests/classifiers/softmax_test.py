@@ -6,7 +6,6 @@ import blobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn import linear_model, metrics
 
 from tf_contrastive import classifiers
 from tf_contrastive.base import errors
@@ -136,26 +135,6 @@ def test_a_training_that_goes_on_from_its_state_equals_one_without_a_stop(
     rate = 0.1 * 32 / 256 * 0.5 * (1 + np.cos(np.pi * 17 / 18))
     assert metrics["learning_rate"] == pytest.approx(rate, rel=1e-4)
     assert 0.5 < metrics["accuracy"] <= 1
-
-
-def test_linear_converges_to_the_optimum_of_logistic_regression():
-    train, labels = blobs.blobs(400, features=4, classes=3, spread=2.0)
-    scores, losses = _linear(
-        train,
-        labels,
-        train,
-        optimizer=_sgd(0.5, 600),
-        epochs=600,
-        batch_size=400,
-    )
-    oracle = linear_model.LogisticRegression(C=np.inf, tol=1e-8).fit(
-        train, labels
-    )
-    optimum = metrics.log_loss(labels, oracle.predict_proba(train))
-    assert optimum > 0.2  # Classes overlap, so that there is an optimum.
-    assert losses[-1] == pytest.approx(optimum, abs=1e-4)
-    agree = scores.top(1)[:, 0] == oracle.predict(train)
-    assert agree.mean() > 0.99
 
 
 @pytest.mark.parametrize("drawn", [False, True])

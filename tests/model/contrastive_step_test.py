@@ -166,18 +166,6 @@ def test_sample_weights_are_refused():
         _fit(_model(), steps=1, data=weighted)
 
 
-def test_regularizers_are_refused():
-    encoder = tf.keras.Sequential(
-        [
-            tf.keras.layers.Flatten(input_shape=(_SIDE, _SIDE, 3)),
-            tf.keras.layers.Dense(4, kernel_regularizer="l2"),
-        ]
-    )
-    head, loss = heads.build("linear", output=2), losses.build("ntxent")
-    with pytest.raises(ValueError, match="use the optimizer's weight_decay"):
-        ContrastiveModel(encoder, head, loss)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_variables_that_the_views_do_not_reach_stay(chunks):
@@ -309,6 +297,13 @@ def _keras(*layers):
             r"and is \(None, 16, 16, 3\) -> \(None, 14, 14, 4\)",
         ),
         (_keras(_layers.Flatten()), "mlp", "projection_head str must be"),
+        (
+            _keras(
+                _layers.Flatten(), _layers.Dense(4, kernel_regularizer="l2")
+            ),
+            _layers.Dense(2),
+            "use the optimizer's weight_decay",
+        ),
     ],
 )
 def test_other_networks_are_refused(encoder, head, text):

@@ -113,13 +113,11 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
     monkeypatch.setattr(
         datasets, "source", lambda name, split, **_: sources[split]
     )
-    run = _run(
+    run = small.run(
+        split="train",
+        image_size=SIDE,
         augment_on="device",
-        augmentation="crop",
-        encoder="resnet10",
-        width=0.125,
-        loss="supcon",
-        extra_channels=None,
+        batch_size=8,
         epochs=10,
         workdir=str(tmp_path / "run"),
     )

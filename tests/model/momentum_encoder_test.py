@@ -151,21 +151,6 @@ def test_evaluation_reads_both_branches_and_changes_nothing():
     _assert_equal(_numpy(model.weights), before, rtol=0)
 
 
-def test_nothing_of_the_key_branch_is_trained():
-    model = _model()
-    keys = model.key_branch.weights
-    assert len(keys) == 2 + len(model.encoder.weights) + len(
-        model.projection_head.weights
-    )
-    assert not {v.ref() for v in model.trainable_variables} & {
-        v.ref() for v in keys
-    }
-    with tf.GradientTape() as tape:
-        z = model.key_branch(_data(1)[0][:, 1], training=True)
-    variables = _trainable(model.key_branch)
-    assert tape.gradient(z, variables) == [None] * len(variables)
-
-
 def _branch(queue_size=10, **options):
     head = tf.keras.Sequential([tf.keras.layers.Dense(2)])
     images = tf.keras.Input([3])
@@ -199,12 +184,6 @@ def test_the_queue_is_a_ring_in_replica_order(replicas):
     np.testing.assert_array_equal(
         branch.queue, rows[[10, 11, 2, 3, 4, 5, 6, 7, 8, 9]]
     )
-
-
-def test_keys_are_normalised_as_the_loss_does():
-    branch = _branch()
-    branch.enqueue(tf.constant([[3.0, 4.0]]))
-    np.testing.assert_allclose(branch.queue[0], [0.6, 0.8], rtol=1e-6)
 
 
 def test_batches_of_unknown_size():

@@ -22,46 +22,29 @@ def test_evaluation_only_scales_images_of_its_size(size):
 
 
 @pytest.mark.parametrize(
-    ("size", "height", "width", "target"),
+    ("preprocessing", "size", "height", "width", "tall", "wide"),
     [
-        (32, 427, 420, 32),
-        (32, 31, 97, 32),
-        (33, 101, 64, 33),
-        (224, 427, 420, 256),
-        (224, 401, 301, 256),
-        (224, 100, 150, 256),
-        (96, 96, 200, 110),
+        ("center_crop", 32, 427, 420, 33, 32),
+        ("center_crop", 32, 31, 97, 32, 100),
+        ("center_crop", 33, 101, 64, 52, 33),
+        ("center_crop", 224, 427, 420, 260, 256),
+        ("center_crop", 224, 401, 301, 341, 256),
+        ("center_crop", 224, 100, 150, 256, 384),
+        ("center_crop", 96, 96, 200, 110, 229),
+        ("shorter_side", 32, 401, 301, 43, 32),
+        ("shorter_side", 224, 401, 301, 298, 224),
+        ("squash_crop", 32, 401, 301, 32, 32),
+        ("squash_crop", 224, 401, 301, 256, 256),
+        ("squash", 32, 401, 301, 32, 32),
+        ("squash", 224, 401, 301, 224, 224),
     ],
 )
-def test_evaluation_is_resize_then_centre_crop(size, height, width, target):
+def test_preprocessings_are_pillow_s_resize_then_centre_crop(
+    preprocessing, size, height, width, tall, wide
+):
     image = image_helpers.photos()[0, :height, :width]
-    shorter = min(height, width)
-    tall, wide = (round(side * target / shorter) for side in (height, width))
     top, left = (tall - size) // 2, (wide - size) // 2
-    ours = views.evaluation(size)(image).numpy()
-    oracle = tf.image.resize(image, [tall, wide], antialias=True)
-    oracle = oracle[top : top + size, left : left + size] / 255
-    np.testing.assert_allclose(ours, oracle, atol=2e-4)
-    # Pillow works in steps of one grey level, and on uint8 between its passes.
-    pillow = np.asarray(
-        Image.fromarray(image).resize((wide, tall), Image.Resampling.BILINEAR)
-    )[top : top + size, left : left + size]
-    assert np.abs(ours - pillow / 255.0).max() < 2.1 / 255
-
-
-@pytest.mark.parametrize("size", [32, 224])
-@pytest.mark.parametrize(
-    "preprocessing", ["shorter_side", "squash_crop", "squash"]
-)
-def test_other_preprocessings_equal_pillow(preprocessing, size):
-    image = image_helpers.photos()[0, :401, :301]
-    side = 256 if size == 224 else size
-    wide, tall, method = {
-        "shorter_side": (size, round(401 * size / 301), "BICUBIC"),
-        "squash_crop": (side, side, "BILINEAR"),
-        "squash": (size, size, "BILINEAR"),
-    }[preprocessing]
-    top, left = (tall - size) // 2, (wide - size) // 2
+    method = "BICUBIC" if preprocessing == "shorter_side" else "BILINEAR"
     # In Pillow's floating-point mode, which does not round between its passes.
     channels = [
         Image.fromarray(channel.astype(np.float32)).resize(
