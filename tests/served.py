@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import socket
-import time
 
 import numpy as np
 import processes
@@ -119,12 +118,3 @@ def server(folder, *words):
         client = Client(int(re.search(r":(\d+)/v1/", line)[1]))
         client.process, client.first_line = process, line
         yield client
-
-
-def wait_until(condition, seconds=30):
-    """Waits until a condition holds; returns its value."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "nothing came in time"
-        time.sleep(0.05)
-    return value

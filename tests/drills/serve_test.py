@@ -13,6 +13,7 @@ import socket
 import threading
 
 import numpy as np
+import processes
 import psutil
 import pytest
 import served
@@ -158,10 +159,10 @@ def test_malformed_requests_and_aborted_clients_leave_nothing(
         # Once what was sent whole is answered: two at once, and an old version
         # of HTTP.
         two = _request(good) + _request(good, more=["Connection: close"])
-        served.wait_until(lambda: server.send(two).count(b" 200 OK") == 2)
+        processes.wait_for(lambda: server.send(two).count(b" 200 OK") == 2)
         assert b" 200 OK" in server.send(_request(good, version="1.0"))
         assert _which(answers, server.predict(good)) == 0
-        served.wait_until(lambda: process.num_fds() <= files + 1)
+        processes.wait_for(lambda: process.num_fds() <= files + 1)
         assert process.memory_info().rss - memory < 100 * _MIB
 
 
@@ -200,9 +201,8 @@ def test_versions_are_exchanged_under_load(exports, expected, tmp_path):
             for version in range(2, 2 * VERSIONS + 2, 2):
                 new = version // 2 % 2
                 publish(version, exports[new])
-                served.wait_until(
-                    lambda i=new: _which(answers, server.predict(good)) == i,
-                    300,
+                processes.wait_for(
+                    lambda i=new: _which(answers, server.predict(good)) == i
                 )
                 publish(version + 1, exports[2])
                 server.process.until(f"cannot serve {base / str(version + 1)}")

@@ -28,7 +28,7 @@ async def _compute(requests, max_rows, cancelled=()):
         rows = np.array(values, np.float32)
         work = batcher.compute(kind, call, rows)
         tasks.append(asyncio.create_task(work))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0)  # It begins, or waits behind those before it.
     for i in cancelled:
         tasks[1 + i].cancel()
     await asyncio.sleep(0)
@@ -77,22 +77,23 @@ def test_what_is_cancelled_before_it_begins_is_dropped():
 
 
 def test_two_batches_are_computed_at_a_time():
-    async def begun():
-        count, release = [], threading.Event()
+    active, most, release = [], [], threading.Event()
 
-        def call(rows):
-            count.append(len(rows))
-            release.wait(20)
-            return {"y": rows}
+    def call(rows):
+        active.append(rows)
+        most.append(len(active))
+        assert release.wait(20)
+        active.pop()
+        return {"y": rows}
 
+    async def compute():
         batcher = Batcher(8)
-        row = np.zeros([1])
-        work = [batcher.compute(i, call, row) for i in range(3)]
+        work = [batcher.compute(i, call, np.zeros([1])) for i in range(9)]
         tasks = asyncio.gather(*work)
-        await asyncio.sleep(0.2)
-        before = len(count)
+        while len(most) < 2:
+            await asyncio.sleep(0.001)
         release.set()
         await tasks
-        return before, len(count)
 
-    assert asyncio.run(begun()) == (2, 3)
+    asyncio.run(compute())
+    assert max(most) == 2 and len(most) == 9

@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import processes
+import psutil
 import pytest
 import served
 import tensorflow as tf
@@ -299,9 +300,11 @@ def test_all_bodies_together_are_eight_of_the_largest(versions):
         for _ in range(8):
             slow = stack.enter_context(client.connection())
             slow.sendall(_post(bytes(100))[:-1])
-        served.wait_until(lambda: client.metric("requests_active") == 8)
-        time.sleep(0.2)
-        assert client.ask("POST", PREDICT, b'{"inputs": [1]}')[0] == 503
+
+        def status():
+            return client.ask("POST", PREDICT, {"inputs": [1]})[0]
+
+        processes.wait_for(lambda: status() == 503)
 
 
 def test_only_requests_in_work_count(versions):
@@ -314,12 +317,14 @@ def test_only_requests_in_work_count(versions):
         for i in range(600):
             idle = stack.enter_context(client.connection())
             idle.sendall(_post(bytes(9))[: -1 if i < 9 else 50])
-        served.wait_until(lambda: client.metric("requests_active") == 9)
+        processes.wait_for(lambda: client.metric("requests_active") == 9)
         assert client.predict({"inputs": [1]}) == {"outputs": [2]}
         late = pool.submit(client.ask, "POST", PREDICT, {"inputs": [-1]})
-        served.wait_until(lambda: client.metric("requests_active") == 10)
-        time.sleep(0.2)
-        assert client.ask("POST", PREDICT, {"inputs": [1]})[0] == 503
+
+        def status():
+            return client.ask("POST", PREDICT, {"inputs": [1]})[0]
+
+        processes.wait_for(lambda: status() == 503)
         assert client.ask("GET", "/healthz")[0] == 200
         assert late.result()[0] == 504
         assert client.predict({"inputs": [1]}) == {"outputs": [2]}
@@ -341,16 +346,21 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
             client.connection() as drip,
             pytest.raises(ConnectionError),
         ):
-            for byte in 100 * b"GET / HTTP/1.1":
-                drip.sendall(bytes([byte]))
+            while time.monotonic() - start < processes.LIMIT:
+                drip.sendall(b"G")
                 time.sleep(0.02)
         # An answer of 8 MB.
         body = json.dumps({"inputs": [0.123456789] * 800_000}).encode()
         with client.connection() as silent:
             silent.sendall(_post(body))
-            served.wait_until(lambda: client.metric("predict_seconds_count"))
-            served.wait_until(lambda: client.metric("requests_active") == 0)
-            time.sleep(2)
+            address = silent.getsockname()
+            processes.wait_for(
+                lambda: (
+                    client.metric("predict_seconds_count")
+                    and address
+                    not in [x.raddr for x in psutil.Process().net_connections()]
+                )
+            )
             with contextlib.suppress(ConnectionError):
                 received = 0
                 while part := silent.recv(1 << 20):
@@ -378,7 +388,7 @@ def test_the_command_serves_and_ends_after_the_current_requests(folder):
         assert json.loads(done.stdout)["ok"] is False
         with running.connection() as client:
             client.sendall(request[:200])
-            served.wait_until(lambda: running.metric("requests_active") == 1)
+            processes.wait_for(lambda: running.metric("requests_active") == 1)
             running.process.kill(signal.SIGTERM)
 
             def listens():
@@ -387,7 +397,7 @@ def test_the_command_serves_and_ends_after_the_current_requests(folder):
                 except ConnectionError:
                     return False
 
-            served.wait_until(lambda: not listens())
+            processes.wait_for(lambda: not listens())
             client.sendall(request[200:])
             assert _status(client.recv(1 << 16)) == 200
         assert running.process.ended() == 0

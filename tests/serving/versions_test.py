@@ -4,12 +4,16 @@ import asyncio
 import json
 import os
 import shutil
+import time
+import types
 import weakref
 
 import numpy as np
+import processes
 import pytest
 from starlette.exceptions import HTTPException
 
+from tf_contrastive import exporting
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.serving import versions as module
 from tf_contrastive.serving.rest import Signature
@@ -37,8 +41,14 @@ _BROKEN = '{"a": '
 
 @pytest.fixture(autouse=True)
 def patched(monkeypatch):
+    def folders(path):
+        _polls[0] += 1
+        return exporting.folders(path)
+
     monkeypatch.setattr(module, "SavedModel", _Model)
-    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.001)
+    looking = types.SimpleNamespace(**vars(exporting) | {"folders": folders})
+    monkeypatch.setattr(module, "exporting", looking)
 
 
 @pytest.fixture
@@ -64,17 +74,22 @@ def _served(versions):
     return number, model.text
 
 
+_polls = [0]
+
+
 def _follow(versions, is_done):
     """Follows until a condition holds, and a few polls longer."""
 
     async def run():
         following = asyncio.create_task(versions.follow())
-        for _ in range(1000):
-            if is_done():
-                break
-            await asyncio.sleep(0.01)
-        assert is_done()
-        await asyncio.sleep(0.1)
+        end = time.monotonic() + processes.LIMIT
+        while not is_done():
+            assert time.monotonic() < end
+            await asyncio.sleep(0.001)
+        before = _polls[0]
+        while _polls[0] < before + 4:
+            assert not following.done() and time.monotonic() < end
+            await asyncio.sleep(0.001)
         following.cancel()
 
     asyncio.run(run())
