@@ -19,12 +19,6 @@ def is_native(name: str) -> bool:
     return name.startswith(NATIVE) and not re.search("CMYK|YCCK", name)
 
 
-# Those of which Pillow returns other pixels than they have.
-MISREAD = {
-    "TIFF 8 bits, signed",
-    "TIFF 16 bits, white first",
-    "TIFF 16 bits in planes",
-}
 _WIDTH, _HEIGHT = 14, 11
 _generator = np.random.default_rng(0)
 

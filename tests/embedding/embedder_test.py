@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import embedding
@@ -9,10 +10,7 @@ from tf_contrastive.base import errors
 
 
 def _encoder():
-    inputs = tf.keras.Input([4, 4, 3])
-    x = tf.keras.layers.Conv2D(5, 3)(inputs)
-    x = tf.keras.layers.BatchNormalization()(x)
-    return tf.keras.Model(inputs, tf.keras.layers.GlobalAveragePooling2D()(x))
+    return small.convolutions(4, (5,), tf.keras.layers.BatchNormalization)
 
 
 def _data(n=10):

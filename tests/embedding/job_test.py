@@ -4,7 +4,6 @@ import json
 import os
 
 import numpy as np
-import odd_images
 import PIL.Image
 import pytest
 import saved_run
@@ -15,7 +14,7 @@ from pyarrow import parquet
 from tf_contrastive import datasets, exporting
 from tf_contrastive.base import errors, files
 from tf_contrastive.config.embed import EMBEDDING_FORMATS
-from tf_contrastive.embedding import job, output_files
+from tf_contrastive.embedding import output_files
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +66,6 @@ def test_every_format_has_the_same_columns(
     np.testing.assert_array_equal(columns["labels"], digits[1])
     np.testing.assert_array_equal(columns["indices"], np.arange(360))
     assert os.listdir(tmp_path) == [f"digits{ending}"]
-
-
-@pytest.mark.slow
-def test_images_of_every_format_are_those_of_pillow(embed, workdir, tmp_path):
-    pixels = []
-    for name, (ending, content) in odd_images.files().items():
-        image = odd_images.by_pillow(content)
-        if image is None or name in odd_images.MISREAD:
-            continue
-        (tmp_path / f"{len(pixels):03}.{ending}").write_bytes(content)
-        pixels.append(job.views.evaluation(8)(image))
-    embed(
-        workdir, tmp_path / "a.npz", input=f"folder:{tmp_path}", split="train"
-    )
-    encoder = exporting.load(workdir)
-    np.testing.assert_allclose(
-        np.load(tmp_path / "a.npz")["embeddings"],
-        encoder(tf.stack(pixels), training=False),
-        atol=1e-5,
-    )
 
 
 def test_shards_add_up_to_the_whole(embed, workdir, digits, tmp_path, capsys):

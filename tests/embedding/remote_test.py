@@ -6,11 +6,9 @@ import json
 import numpy as np
 import pytest
 import saved_run
-from image_helpers import write_prepared
 
 from tf_contrastive import datasets, exporting
 from tf_contrastive.base import errors
-from tf_contrastive.config.data import Reading
 from tf_contrastive.embedding import job as jobs
 from tf_contrastive.embedding import remote
 
@@ -79,41 +77,6 @@ def test_a_shard_that_is_there_is_kept(export, images, tmp_path):
     assert (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns == before
     assert np.load(second.shard.path)["indices"].tolist() == [3, 4, 5]
     assert jobs.finish(job) == []
-
-
-def test_a_prepared_dataset_is_opened_as_where_the_job_was_started(
-    export, tmp_path
-):
-    """Workers of TensorFlow Datasets open it by its name: also the label."""
-    pixels = np.random.default_rng(0).integers(0, 256, [4, 8, 8, 3], np.uint8)
-    write_prepared(
-        tmp_path / "tfds",
-        lambda f: {
-            "image": f.Image(shape=(8, 8, 3)),
-            "label": f.ClassLabel(num_classes=3),
-            "coarse": f.ClassLabel(num_classes=2),
-        },
-        {
-            "train": {
-                "image": pixels,
-                "label": np.array([0, 1, 2, 0]),
-                "coarse": np.array([1, 0, 1, 1]),
-            }
-        },
-        "four",
-    )
-    reading = Reading(label_feature="coarse")
-    opener = "four", "train", str(tmp_path / "tfds"), reading
-    source = datasets.source(
-        "four", "train", data_dir=str(tmp_path / "tfds"), reading=reading
-    )
-    job = jobs.Job(
-        source, 8, str(tmp_path / "d.npz"), shard_size=9, opener=opener
-    )
-    (work,) = remote.works(job, export, jobs.begin(job, {}))
-    work.embed()
-    name = "d-00000-of-00001.npz"
-    assert np.load(tmp_path / name)["labels"].tolist() == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
