@@ -1,7 +1,7 @@
 """The lock on a folder: one process at a time, and takeover of stale locks."""
 
 import json
-import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -27,7 +27,7 @@ with checkpoints.FolderLock(sys.argv[1]):
 def holder(tmp_path):
     """Another process that has the lock of `tmp_path`."""
     words = processes.python(_HOLD, tmp_path)
-    with processes.start(words, stdin=subprocess.PIPE) as process:
+    with processes.start(words, stdin=processes.PIPE) as process:
         process.until("locked")
         yield process
 
@@ -108,32 +108,40 @@ def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
 ):
     monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
     file = tmp_path / "pretrain.lock"
+    before = {*threading.enumerate()}
     with checkpoints.FolderLock(str(tmp_path)):
-        first = json.loads(file.read_text())["renewed"]
-        while json.loads(file.read_text())["renewed"] == first:
-            time.sleep(0.01)
-        file.write_text(
-            json.dumps(json.loads(file.read_text()) | {"token": "other"})
+        (renewing,) = {*threading.enumerate()} - before
+        first = json.loads(file.read_text())
+        processes.wait_for(
+            lambda: json.loads(file.read_text())["renewed"] > first["renewed"]
         )
-        time.sleep(0.2)
-    assert json.loads(file.read_text())["token"] == "other"
-    assert file.exists()  # It is the other's.
+
+        def is_left():
+            file.write_text(json.dumps(first | {"token": "other"}))
+            return not renewing.is_alive()
+
+        processes.wait_for(is_left)
+    assert json.loads(file.read_text())["token"] == "other"  # It is there.
 
 
 def test_a_lock_that_vanishes_is_written_again_and_a_folder_is_not(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
-    folder = tmp_path / "run"
+    folder, looks, read = tmp_path / "run", [], files.read_json
+
+    def looked(*args):
+        looks.append(args)
+        return read(*args)
+
+    monkeypatch.setattr(files, "read_json", looked)
     with checkpoints.FolderLock(str(folder)):
         (folder / "pretrain.lock").unlink()
-        until = time.monotonic() + 10
-        while not (folder / "pretrain.lock").exists():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        processes.wait_for((folder / "pretrain.lock").exists)
         # Not removed at once, since the lock may be written meanwhile.
         folder.rename(tmp_path / "moved")
-        time.sleep(0.2)
+        looks.clear()
+        processes.wait_for(lambda: len(looks) > 3)
     assert not folder.exists()
 
 

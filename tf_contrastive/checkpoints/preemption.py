@@ -23,15 +23,9 @@ class PreemptionListener:
 
     Args:
       strategy: whose workers must agree to stop at the same step.
-      action: what the message about a signal announces.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        action: str = "saving after this step",
-    ) -> None:
-        self._action = action
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         self._reason: str | None = None
         self._handlers: dict[signal.Signals, Any] = {}
@@ -53,7 +47,9 @@ class PreemptionListener:
         name = signal.Signals(number)
         signal.signal(number, self._handlers.pop(name))
         self._reason = name.name
-        message = f"\n{name.name}: {self._action}; again: ends at once\n"
+        message = (
+            f"\n{name.name}: saving after this step; again: ends at once\n"
+        )
         # print is not reentrant, and the signal may have interrupted one.
         os.write(2, message.encode())
 
