@@ -5,7 +5,6 @@ import math
 import multiprocessing
 import os
 import stat
-import subprocess
 import tempfile
 
 import numpy as np
@@ -61,7 +60,7 @@ def hanging(tmp_path):
     words = processes.python(_HANG, tmp_path / "target", "temporary")
     variables = {"TMPDIR": str(tmp_path)}
     with processes.start(
-        words, variables=variables, stdin=subprocess.PIPE
+        words, variables=variables, stdin=processes.PIPE
     ) as process:
         process.until("writing")
         yield process

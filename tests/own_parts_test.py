@@ -1,9 +1,9 @@
 """Parts of your own on the command line: trained, resumed, scored, exported."""
 
 import os
-import subprocess
 import sys
 
+import processes
 import pytest
 import small
 
@@ -134,14 +134,8 @@ def test_its_encoder_is_scored_and_exported(folder, capsys):
         "f = m.signatures['serving_default'];"
         "print(f(images=tf.zeros([1, 8, 8, 3], tf.uint8))['embedding'].shape)"
     )
-    environment = {**os.environ, "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    without = {"PYTHONPATH": ""}
+    done = processes.run(processes.python(code), cwd=folder, variables=without)
     assert done.stdout.strip() == "(1, 6)", done.stderr
 
 

@@ -7,6 +7,9 @@
         run.kill(signal.SIGTERM)
         assert run.ended() == 42, run.output
 
+    with processes.start_each(words, small.cluster()) as workers:
+        assert [worker.ended() for worker in workers] == [0, 0]
+
 No test waits for a time: it waits for a line, for a file (`wait_for`) or for
 the end, and fails after `LIMIT` seconds.
 """
@@ -21,6 +24,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PIPE = subprocess.PIPE
 # Seconds. Generous, since other tests keep the machine busy.
 LIMIT = 300.0
 
@@ -150,6 +154,35 @@ def start(words, **options):
         yield process
     finally:
         process.stop()
+
+
+@contextlib.contextmanager
+def start_each(words, environments, starts=()):
+    """Yields a `Process` for each worker.
+
+    Args:
+      words: the command line, in which {} is the number of the worker.
+      environments: the variables of each, as of `small.cluster`.
+      starts: what starts each; by default `start`.
+    """
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                (starts[i] if starts else start)(
+                    [str(word).replace("{}", str(i)) for word in words],
+                    variables=variables,
+                )
+            )
+            for i, variables in enumerate(environments)
+        ]
+
+
+def finish_each(words, environments, status=0, starts=()):
+    """Runs workers to their end; returns their outputs."""
+    with start_each(words, environments, starts) as workers:
+        for worker in workers:
+            assert worker.ended() == status, worker.output
+        return [worker.output for worker in workers]
 
 
 def wait_for(condition, *running):

@@ -83,13 +83,13 @@ def convolutions(side=8, filters=(8, 16), norm=None):
     return tf.keras.Model(images, features)
 
 
-def cluster(*addresses):
-    """The variables of each worker; by default of two, at free ports."""
+def cluster(*addresses, count=2):
+    """The variables of each worker; by default `count`, at free ports."""
     if not addresses:
         with contextlib.ExitStack() as stack:
             held = [
                 stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-                for _ in range(2)
+                for _ in range(count)
             ]
             ports = [server.getsockname()[1] for server in held]
         addresses = [f"127.0.0.1:{port}" for port in ports]

@@ -1,4 +1,4 @@
-"""Progress line, and the warning of a collapse."""
+"""The progress line."""
 
 import fcntl
 import io
@@ -128,22 +128,3 @@ def test_speed_and_time_left_do_not_jump(monkeypatch):
     # 10 steps in 7.5 seconds, 341 images/s on average.
     assert 300 < sum(speeds[20:]) / len(speeds[20:]) < 420
     assert all(0.7 < b / a < 1.4 for a, b in itertools.pairwise(speeds))
-
-
-def _run_epochs(callback, *epochs):
-    for epoch, (spread, loss) in enumerate(epochs):
-        logs = {"embedding_std": spread, "alignment": 0.0, "loss": loss}
-        callback.on_epoch_end(epoch, logs)
-
-
-def test_collapse_and_chance_level_are_reported_once(capsys):
-    callback = callbacks.CollapseWarning(4.844)
-    # Two epochs in a row are not enough.
-    _run_epochs(callback, (0.01, 4), (0.01, 4), (0.5, 4), (0.9, 4.85))
-    _run_epochs(callback, (0.9, 4.7), (0.9, 4.85), (0.01, 4.845))
-    assert capsys.readouterr().err == ""
-    _run_epochs(callback, (0.9, 4.84))
-    assert "stayed at 4.840, the chance level" in capsys.readouterr().err
-    _run_epochs(callback, *[(0.01, 4)] * 5)
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1 and message.startswith("collapse: ")

@@ -154,15 +154,6 @@ def test_a_second_read_is_made_only_for_a_shift_far_away(guess, is_read_again):
     np.testing.assert_allclose(squares / 1024, variance, rtol=5e-6)
 
 
-def test_keras_own_layer_fails_where_this_one_does_not():
-    x, _, _, _ = _case((16, 8, 8, 8), mean=100, std=0.1)
-    keras = tf.keras.layers.BatchNormalization(
-        epsilon=EPSILON, synchronized=True
-    )
-    error = np.abs(keras(x, training=True).numpy().std((0, 1, 2)) - 1)
-    assert not error.max() < 0.05  # NaN, too.
-
-
 def test_replicas_far_apart_give_the_variance_between_them():
     x, upstream, gamma, beta = _case((8, 4, 4, 3))
     x[:4] += 50.0
@@ -246,23 +237,11 @@ def test_a_local_layer_takes_over_the_weights_and_infers_the_same():
     layer(x, training=True)
     config = {**layer.get_config(), "synchronized": False}
     local = BatchNormalization.from_config(config)
+    assert local.get_config() == config
     local(x)
     local.set_weights(layer.get_weights())
     assert [w.name for w in local.weights] == [w.name for w in layer.weights]
     np.testing.assert_array_equal(layer(x), local(x))
-
-
-def test_configuration_survives_saving(tmp_path):
-    inputs = tf.keras.Input([4, 4, 3])
-    layer = BatchNormalization(
-        momentum=0.8, epsilon=1e-4, center=False, synchronized=False
-    )
-    model = tf.keras.Model(inputs, layer(inputs))
-    model.save(tmp_path / "model.keras")
-    loaded = tf.keras.models.load_model(tmp_path / "model.keras").layers[-1]
-    assert type(loaded) is BatchNormalization
-    assert loaded.get_config() == layer.get_config()
-    assert not loaded.synchronized
 
 
 def test_a_model_follows_the_training_argument():

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+import small
 
 from tf_contrastive import __main__
 from tf_contrastive.base import errors
@@ -174,14 +175,8 @@ def test_variables_that_contradict_each_other_are_told(changed, told):
 
 def _local(count):
     """Clusters of `count` tasks at free ports of this machine, one for each."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = tuple(f"127.0.0.1:{s.getsockname()[1]}" for s in held)
-    for server in held:
-        server.close()
-    return [
-        cluster.Cluster({"worker": addresses}, "worker", i, "TF_CONFIG")
-        for i in range(count)
-    ]
+    variables = small.cluster(count=count)
+    return [cluster.from_environment(each) for each in variables]
 
 
 def _outcomes(clusters, timeout=20):

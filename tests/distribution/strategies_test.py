@@ -1,15 +1,13 @@
 """Strategies by name, and processes that compute what one does."""
 
-import contextlib
-import json
 import os
 import signal
 import socket
 import types
 
-import numpy as np
 import processes
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import distribution, train
@@ -43,12 +41,6 @@ def test_strategies_by_name(alone):
         distribution.strategy("mirrored", virtual_devices=16)
 
 
-def _tf_config(workers):
-    cluster = {"worker": [f"127.0.0.1:{i + 1}" for i in range(workers)]}
-    task = {"type": "worker", "index": 0}
-    return json.dumps({"cluster": cluster, "task": task})
-
-
 @pytest.mark.parametrize(
     ("workers", "gpus", "options", "expected"),
     [
@@ -65,7 +57,8 @@ def _tf_config(workers):
 )
 def test_auto_takes_what_is_there(alone, workers, gpus, options, expected):
     if workers:
-        alone.setenv("TF_CONFIG", _tf_config(workers))
+        cluster = small.cluster(count=workers)
+        alone.setenv("TF_CONFIG", cluster[0]["TF_CONFIG"])
     alone.setattr(
         tf.config, "list_physical_devices", lambda kind: ["device"] * gpus
     )
@@ -83,16 +76,9 @@ def test_auto_takes_what_is_there(alone, workers, gpus, options, expected):
 def test_workers_that_do_not_come_up_are_told_in_time(alone):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    alone.setenv(
-        "TF_CONFIG",
-        json.dumps(
-            {
-                "cluster": {"chief": [f"127.0.0.1:{port}"], "worker": ["b:2"]},
-                "task": {"type": "chief", "index": 0},
-            }
-        ),
-    )
-    with pytest.raises(errors.UserError, match=r"worker 0 \(b:2\) within"):
+    first, _ = small.cluster(f"127.0.0.1:{port}", "b:2")
+    alone.setenv("TF_CONFIG", first["TF_CONFIG"])
+    with pytest.raises(errors.UserError, match=r"worker 1 \(b:2\) within"):
         distribution.strategy("multiworker", timeout=0.2)
 
 
@@ -182,62 +168,18 @@ def test_what_the_hosts_of_a_pod_cannot_reach_is_refused(options, alone):
 
 
 _WORKER = """
-import numpy as np, tensorflow as tf
-from tf_contrastive import distribution, losses
+from tf_contrastive import distribution
 strategy = distribution.strategy("auto")
-rng = np.random.default_rng(0)
-z = rng.normal(size=[8, 2, 6]).astype(np.float32)
-labels = np.array([0, 0, 0, 1, 2, 2, 3, 1], np.int32)
-weights = rng.normal(size=[6, 4]).astype(np.float32)
-with strategy.scope():
-    w = tf.Variable(weights)
-replicas = strategy.num_replicas_in_sync
-
-@tf.function(autograph=False)
-def run(loss):
-    def step():
-        share = 8 // replicas
-        first = distribution.replica_id() * share
-        with tf.GradientTape() as tape:
-            part = tf.constant(z)[first : first + share]
-            part = tf.ensure_shape(part, [share, 2, 6])
-            kinds = tf.constant(labels)[first : first + share]
-            kinds = tf.ensure_shape(kinds, [share])
-            value = loss(tf.einsum("bvp,pq->bvq", part, w), kinds) / replicas
-        gradient = tape.gradient(value, w)
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce("SUM", [value, gradient])
-    return strategy.run(step)
-
-for name in ("supcon", "sincere"):
-    value, gradient = run(losses.build(name))
-    print("RESULT", name, distribution.is_chief(strategy), replicas,
-          float(value), *np.ravel(gradient))
-
-rank = str(int(not distribution.is_chief(strategy)))
+chief = distribution.is_chief(strategy)
+print("CHIEF" if chief else "OTHER", "of", strategy.num_replicas_in_sync)
+rank, none = str(int(not chief)), dict()
 distribution.check_same(strategy, {"seed": "7"}, {"train": "8 images"})
-for given in ({"a": "=", "seed": rank}, {}), ({}, {"train": "n" + rank}):
+for given in ({"a": "=", "seed": rank}, none), (none, {"train": "n" + rank}):
     try:
         distribution.check_same(strategy, *given)
     except ValueError as error:
         print("DIFFERS", error)
 """
-
-
-def _free_ports(count):
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in held]
-    for server in held:
-        server.close()
-    return ports
-
-
-def _with_tf_config():
-    """The variables of each of two workers."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in _free_ports(2)]}
-    for index in (0, 1):
-        task = {"type": "worker", "index": index}
-        yield {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 
 def _in_slurm():
@@ -256,55 +198,33 @@ def _in_slurm():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("origin", [_with_tf_config, _in_slurm])
-def test_two_processes_compute_what_one_does(alone, origin):
-    def results(output):
-        lines = [
-            x.split() for x in output.splitlines() if x.startswith("RESULT")
-        ]
-        if lines[0][3] == "2":
-            told = [x for x in output.splitlines() if x.startswith("DIFFERS")]
-            assert "worker 1 has seed=1, worker 0 seed=0" in told[0]
-            assert "train: worker 1 reads n1, worker 0 n0" in told[1]
-        numbers = {line[1]: np.array(line[4:], float) for line in lines}
-        return tuple(lines[0][2:4]), numbers
-
-    program = processes.python(_WORKER)
-    role, one = results(processes.run(program).stdout)
-    assert role == ("True", "1")
-    with contextlib.ExitStack() as stack:
-        started = [
-            stack.enter_context(processes.start(program, variables=variables))
-            for variables in origin()
-        ]
-        assert [process.ended() for process in started] == [0, 0]
-        workers = [results(process.output) for process in started]
-    assert [w[0] for w in workers] == [("True", "2"), ("False", "2")]
-    for _, numbers in workers:
-        for name, expected in one.items():
-            error = np.linalg.norm(numbers[name] - expected)
-            assert error < 1e-5 * np.linalg.norm(expected), name
+@pytest.mark.parametrize("origin", [small.cluster, _in_slurm])
+def test_two_processes_find_each_other_and_compare_what_they_have(
+    alone, origin
+):
+    """What they compute is tested by a drill."""
+    outputs = processes.finish_each(processes.python(_WORKER), origin())
+    for output, role in zip(outputs, ("CHIEF", "OTHER"), strict=True):
+        assert f"{role} of 2" in output
+        assert "DIFFERS worker 1 has seed=1, worker 0 seed=0" in output
+        assert "DIFFERS train: worker 1 reads n1, worker 0 n0" in output
 
 
 _WAITING = """
-import time
+import signal
 from tf_contrastive import distribution
 distribution.strategy("multiworker")
 print("ready", flush=True)
-time.sleep(300)
+signal.pause()
 """
 
 
 @pytest.mark.slow
 def test_workers_end_by_sigterm(alone):
-    with contextlib.ExitStack() as stack:
-        program = processes.python(_WAITING)
-        started = [
-            stack.enter_context(processes.start(program, variables=variables))
-            for variables in _with_tf_config()
-        ]
-        for process in started:
-            process.until("ready")
-        for process in started:
-            process.kill(signal.SIGTERM)
-        assert [x.ended() for x in started] == [-signal.SIGTERM] * 2
+    words = processes.python(_WAITING)
+    with processes.start_each(words, small.cluster()) as workers:
+        for worker in workers:
+            worker.until("ready")
+        for worker in workers:
+            worker.kill(signal.SIGTERM)
+        assert [x.ended() for x in workers] == [-signal.SIGTERM] * 2

@@ -56,27 +56,9 @@ np.savez(sys.argv[1], *values)
 """
 
 
-def _workers(stack, words, cluster=None):
-    """Starts a process for each of two workers, in which {} is its index."""
-    cluster = small.cluster() if cluster is None else cluster
-    return [
-        stack.enter_context(
-            processes.start(
-                [str(word).replace("{}", str(index)) for word in words],
-                variables=variables,
-            )
-        )
-        for index, variables in enumerate(cluster)
-    ]
-
-
 def _finish(words, status=0, cluster=None):
-    """Runs a command by the workers of a cluster; returns their outputs."""
-    with contextlib.ExitStack() as stack:
-        workers = _workers(stack, words, cluster)
-        for worker in workers:
-            assert worker.ended() == status, worker.output
-        return [worker.output for worker in workers]
+    """Runs a command by two workers, or by those given; returns the outputs."""
+    return processes.finish_each(words, cluster or small.cluster(), status)
 
 
 def _error(values, reference):
@@ -172,8 +154,8 @@ def test_lost_and_interrupted_workers_end_the_run_which_goes_on_bit_for_bit(
     step = 0
     # A worker gets SIGTERM; then the chief is killed, then the other worker.
     for index, number in ((1, "TERM"), (0, "KILL"), (1, "KILL")):
-        with contextlib.ExitStack() as stack:
-            workers = _workers(stack, _pretrain(cut))
+        words = _pretrain(cut)
+        with processes.start_each(words, small.cluster()) as workers:
             processes.wait_for(
                 lambda goal=step + 8: small.newest(cut) >= goal, *workers
             )
@@ -238,8 +220,7 @@ def test_a_lost_worker_is_one_wherever_the_others_are(tmp_path):
             flags = "--checkpoint_every_steps=1", "--validation_fraction=0.25"
             words = _pretrain(workdir, *flags, epochs=10_000)
         since = time.time()
-        with contextlib.ExitStack() as stack:
-            workers = _workers(stack, words)
+        with processes.start_each(words, small.cluster()) as workers:
             chief, other = workers[0], workers[1 - lost]
             processes.wait_for(
                 lambda: _has_come(moment, workdir, chief, since),  # noqa: B023

@@ -3,13 +3,12 @@
 import io
 import random
 import struct
-import subprocess
-import sys
 import zlib
 
 import numpy as np
 import odd_images
 import PIL.Image
+import processes
 import psutil
 import pytest
 import scipy.special
@@ -87,19 +86,9 @@ def served(saved, tmp_path_factory):
     }
     folder = tmp_path_factory.mktemp("served")
     np.savez(folder / "given.npz", **given)
-    subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            _READER,
-            saved,
-            str(folder / "given.npz"),
-            str(folder / "out.npz"),
-            exporting.KERAS_FILE,
-        ],
-        check=True,
-        cwd=folder,
-    )
+    given_file, out_file = folder / "given.npz", folder / "out.npz"
+    words = (saved, given_file, out_file, exporting.KERAS_FILE)
+    processes.run(processes.python(_READER, *words), cwd=folder)
     return given, np.load(folder / "out.npz")
 
 

@@ -5,13 +5,13 @@ import importlib.util
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import grpc
 import numpy as np
 import PIL.Image
+import processes
 import pytest
 import served
 import tensorflow as tf
@@ -74,12 +74,11 @@ def serve(tmp_path):
     docker.chmod(0o755)
 
     def run(*words, cwd=tmp_path, path=f"{docker.parent}:{os.environ['PATH']}"):
-        done = subprocess.run(
-            [_ROOT / "launch" / "serve", *words],
+        done = processes.run(
+            [processes.ROOT / "launch" / "serve", *words],
+            status=None,
             cwd=cwd,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
+            variables={"PATH": path},
         )
         called = json.loads(calls.read_text()) if calls.exists() else None
         calls.unlink(missing_ok=True)

@@ -1,11 +1,7 @@
 """The gradient cache: the big batch's step in the memory of a part of it."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
+import processes
 import pytest
 import replicas as on_replicas
 import small
@@ -16,7 +12,6 @@ from tf_contrastive import heads, losses
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel, gradient_cache
 
-_ROOT = Path(__file__).resolve().parents[2]
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 8, 4
 
 
@@ -170,14 +165,7 @@ def test_chunks_need_less_memory(jit):
     """8 activations of 192 images, 64 * 64 * 32 floats, are 768 MiB."""
     used = {}
     for chunks in (1, 8):
-        process = subprocess.run(
-            [sys.executable, "-c", _MEASURE, str(chunks), jit],
-            cwd=_ROOT,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        used[chunks] = int(process.stdout.split("MiB")[-1])
+        done = processes.run(processes.python(_MEASURE, chunks, jit))
+        used[chunks] = int(done.stdout.split("MiB")[-1])
     assert used[1] > 400, used
     assert used[8] < used[1] / 2, used

@@ -1,11 +1,9 @@
 """`fit` as Keras users call it, and under settings of Keras and TensorFlow."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
+import processes
 import pytest
 import replicas
 import tensorflow as tf
@@ -193,10 +191,7 @@ assert np.isfinite([values[-1] for values in history.values()]).all(), history
 @pytest.mark.parametrize("setting", _SETTINGS)
 def test_a_model_trains_under_settings_of_tensorflow(setting):
     code = _FIT.format(setting=_SETTINGS[setting])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    processes.run(processes.python(code))
 
 
 @pytest.mark.slow
@@ -216,14 +211,8 @@ def test_a_run_does_not_depend_on_the_account_s_keras(tmp_path):
         ("deterministic", {"TF_DETERMINISTIC_OPS": "1"}),
     ):
         words = ["pretrain", "--smoke", "--encoder=resnet10", "--workdir", name]
-        done = subprocess.run(
-            [sys.executable, "-m", "tf_contrastive", *words],
-            cwd=tmp_path,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
+        main = processes.main(*words)
+        processes.run(main, cwd=tmp_path, variables=variables)
         result = json.loads((tmp_path / name / "pretrain.json").read_text())
         results.append({**result, "seconds": 0})
     assert results[0] == results[1] == results[2]

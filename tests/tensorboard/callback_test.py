@@ -2,12 +2,12 @@
 
 import io
 import json
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
 import numpy as np
+import processes
 import pytest
 import small
 import tensorflow as tf
@@ -93,15 +93,6 @@ class _Server:
             return json.load(answer)
 
 
-def _wait(ready, seconds=60.0):
-    """Returns the first true value of `ready`."""
-    until = time.monotonic() + seconds
-    while not (value := ready()):
-        assert time.monotonic() < until, "timeout"
-        time.sleep(0.2)
-    return value
-
-
 @pytest.fixture(scope="module")
 def server(runs):
     """TensorBoard of both runs, all of them read."""
@@ -117,7 +108,7 @@ def server(runs):
             for run in ("a/events", "b/events")
         )
 
-    _wait(read)
+    processes.wait_for(read)
     return made
 
 
