@@ -125,6 +125,12 @@ def weights(workdir, step=None):
     }
 
 
+def check_equal(expected, found):
+    """Compares all values of two checkpoints, of `weights`, bit by bit."""
+    assert expected.keys() == found.keys()
+    assert not [name for name in found if (found[name] != expected[name]).any()]
+
+
 @contextlib.contextmanager
 def encoder():
     """Reduces "resnet10" to its stem and last block, with as many features."""

@@ -86,22 +86,26 @@ def _distance(a, b):
     return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
+def _check(case, replicas, limit=2e-6):
+    expected = _reference(*case)
+    for name, value in _run(case, replicas).items():
+        assert _distance(value, expected[name]) < limit, name
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-@pytest.mark.parametrize("shape", [(16, 6, 6, 8), (32, 12)])
-def test_values_and_gradients_are_those_of_the_global_batch(shape, replicas):
-    case = _case(shape, mean=0.5)
-    expected = _reference(*case)
-    for name, value in _run(case, replicas).items():
-        assert _distance(value, expected[name]) < 2e-6, name
-
-
-@pytest.mark.parametrize("replicas", [1, 4])
-@pytest.mark.parametrize("mean,std", [(5, 0.1), (100, 0.1), (1000, 1)])
-def test_a_large_mean_costs_no_digits(mean, std, replicas):
-    case = _case((16, 8, 8, 8), mean=mean, std=std)
-    expected = _reference(*case)
-    for name, value in _run(case, replicas).items():
-        assert _distance(value, expected[name]) < 2e-6, name
+@pytest.mark.parametrize(
+    ("shape", "mean", "std"),
+    [
+        *(((16, 6, 6, 8), 0.5, 1), ((32, 12), 0.5, 1)),
+        # A large mean costs no digits.
+        *(((16, 8, 8, 8), mean, std) for mean, std in ((5, 0.1), (1000, 1))),
+        ((16, 8, 8, 8), 100, 0.1),
+    ],
+)
+def test_values_and_gradients_are_those_of_the_global_batch(
+    shape, mean, std, replicas
+):
+    _check(_case(shape, mean=mean, std=std), replicas)
 
 
 @pytest.mark.parametrize("replicas", [1, 4])
@@ -111,10 +115,7 @@ def test_other_devices_compute_the_same(device, replicas, monkeypatch):
         batch_normalization, _OTHER_DEVICES[device], lambda: True
     )
     for shape, mean, std in [((16, 8, 8, 8), 100, 0.1), ((32, 12), 0.5, 1)]:
-        case = _case(shape, mean=mean, std=std)
-        expected = _reference(*case)
-        for name, value in _run(case, replicas).items():
-            assert _distance(value, expected[name]) < 2e-6, name
+        _check(_case(shape, mean=mean, std=std), replicas)
 
 
 def test_under_xla_the_first_step_costs_no_digits():
@@ -155,11 +156,9 @@ def test_a_second_read_is_made_only_for_a_shift_far_away(guess, is_read_again):
 
 
 def test_replicas_far_apart_give_the_variance_between_them():
-    x, upstream, gamma, beta = _case((8, 4, 4, 3))
-    x[:4] += 50.0
-    expected = _reference(x, upstream, gamma, beta)
-    for name, value in _run((x, upstream, gamma, beta), 2).items():
-        assert _distance(value, expected[name]) < 1e-5, name
+    case = _case((8, 4, 4, 3))
+    case[0][:4] += 50.0
+    _check(case, replicas=2, limit=1e-5)
 
 
 def test_local_statistics_differ():

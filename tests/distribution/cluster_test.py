@@ -1,12 +1,12 @@
 """Clusters from TF_CONFIG and SLURM, their mistakes, and coming up together."""
 
 import concurrent.futures
-import contextlib
 import json
 import socket
 import sys
 import threading
 
+import processes
 import pytest
 import small
 
@@ -213,12 +213,13 @@ def test_an_absent_worker_is_named_to_all_in_time():
 
 
 def _start(own, timeout=20):
-    """Waits in a thread; returns it, and a list that gets the outcome."""
+    """Waits in a thread, at its port; returns it, and the outcome's list."""
     outcome = []
     thread = threading.Thread(
         target=lambda: outcome.extend(_outcomes([own], timeout))
     )
     thread.start()
+    processes.wait_for(lambda: not rendezvous._unreached(own.places[0]))
     return thread, outcome
 
 
@@ -277,11 +278,7 @@ def test_workers_of_other_versions_are_told():
 
 def _connected(own, hello=None):
     """A connection to the first worker, on which one reports."""
-    target = own.places[0]
-    while True:
-        with contextlib.suppress(ConnectionRefusedError):
-            connection = socket.create_connection(target)
-            break
+    connection = socket.create_connection(own.places[0])
     words = json.dumps(hello or [own.rank, rendezvous._facts(own)])
     connection.sendall(words.encode())
     return connection

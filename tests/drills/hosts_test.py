@@ -48,13 +48,6 @@ def _ended(workers):
     return statuses
 
 
-def _check_equal(workdir, expected):
-    found = small.weights(workdir, STEPS)
-    assert found.keys() == expected.keys()
-    wrong = [name for name in found if (found[name] != expected[name]).any()]
-    assert not wrong
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """The weights of as many workers on one host."""
@@ -107,4 +100,4 @@ def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
         network[lost].boot()
         with _started(network, tmp_path) as workers:
             assert _ended(workers) == [0, 0, 0]
-    _check_equal(tmp_path, expected)
+    small.check_equal(expected, small.weights(tmp_path, STEPS))

@@ -174,9 +174,7 @@ def test_lost_and_interrupted_workers_end_the_run_which_goes_on_bit_for_bit(
     output, _ = _finish(_pretrain(cut))
     assert f"resumed at step {step}" in output
     expected, final = (small.weights(x, TOTAL) for x in (whole, cut))
-    assert final.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(value, final[name], err_msg=name)
+    small.check_equal(expected, final)
     # The other worker's temporary files are gone.
     names = {path.name for path in (cut / "checkpoints").iterdir()}
     assert not [x for x in names if "worker" in x or "temp" in x]
