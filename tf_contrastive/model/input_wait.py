@@ -17,6 +17,10 @@ from tf_contrastive.model.contrastive_step import ContrastiveStep, Results
 class InputWait(ContrastiveStep):
     """Measures how long `fit` waits for batches, without a host round trip."""
 
+    train_function: Any
+    test_tf_function: Any
+    test_function: Any
+    train_tf_function: Any
     # A tensor of the host, float64 []: a variable would be copied to all cores.
     _input_wait: Any = 0.0
 

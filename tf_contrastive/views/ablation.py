@@ -86,10 +86,15 @@ class SecondCrop:
         if self.flip:
             mirrored = uniforms["flip"] < 0.5
             column = tf.where(mirrored, column[:, ::-1], column)
-        row = tf.repeat(row[:, :, tf.newaxis], size, axis=2)
-        column = tf.repeat(column[:, tf.newaxis], size, axis=1)
-        places = tf.stack([row, column], axis=1)
-        return tf.minimum(affine.bilinear(pixels, places, static), 1.0)
+        rows = _neighbours(row, size)
+        columns = _neighbours(column, size)
+        total = tf.zeros_like(pixels)
+        for row, row_weight in rows:
+            for column, column_weight in columns:
+                places = row[:, :, tf.newaxis] * size + column[:, tf.newaxis]
+                weight = row_weight[:, :, tf.newaxis] * column_weight[:, None]
+                total += weight[..., tf.newaxis] * affine.gather(pixels, places)
+        return tf.minimum(total, 1.0)
 
 
 def _samples(start: tf.Tensor, length: tf.Tensor, size: int) -> tf.Tensor:
@@ -101,6 +106,19 @@ def _samples(start: tf.Tensor, length: tf.Tensor, size: int) -> tf.Tensor:
     length = length[:, tf.newaxis]
     place = tf.clip_by_value(length * centres - 0.5, 0.0, length - 1.0)
     return start[:, tf.newaxis] + place
+
+
+def _neighbours(
+    place: tf.Tensor, size: int
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """The two pixels around each place [m, size], and their weights."""
+    before = tf.floor(place)
+    after = tf.minimum(before + 1.0, size - 1.0)
+    fraction = place - before
+    return [
+        (tf.cast(before, tf.int32), 1.0 - fraction),
+        (tf.cast(after, tf.int32), fraction),
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -107,32 +107,3 @@ def shift(
         rows, columns = (tf.broadcast_to(x, shape) for x in (rows, columns))
         return gather_by_products.nearest(pixels, rows, columns)
     return gather(pixels, rows * size + columns)
-
-
-def bilinear(
-    pixels: tf.Tensor, places: tf.Tensor, static: bool = False
-) -> tf.Tensor:
-    """Reads views [m, S, S, 3] between pixels.
-
-    Places are float32 [m, 2, S, S] in [0, S - 1], rows and columns. `static`:
-    for a device.
-    """
-    size = pixels.shape[1]
-    if static and distribution.on_tpu():
-        return gather_by_products.bilinear(pixels, *tf.unstack(places, axis=1))
-    corner = tf.minimum(tf.floor(places), size - 2.0)
-    fraction = (places - corner)[..., tf.newaxis]
-    if not static:
-        # Exact, and several times as fast as a broadcast along channels.
-        fraction = tf.matmul(fraction, tf.ones([1, 3]))
-    down, right = tf.unstack(fraction, axis=1)
-    row, column = tf.unstack(tf.cast(corner, tf.int32), axis=1)
-    first = row * size + column
-
-    def at(offset: int) -> tf.Tensor:
-        return gather(pixels, first + offset)
-
-    upper, lower = at(0), at(size)
-    upper = upper + right * (at(1) - upper)
-    lower = lower + right * (at(size + 1) - lower)
-    return upper + down * (lower - upper)

@@ -13,6 +13,32 @@ from tf_contrastive.views import prng
 Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
+def apply_where(
+    mask: tf.Tensor,
+    operation: Operation,
+    views: tf.Tensor,
+    parameters: tf.Tensor,
+    static: bool,
+    costly: bool = False,
+) -> tf.Tensor:
+    """Applies an operation to the views of a mask, bool [m].
+
+    Views are float32 [m, ...], parameters [m, p]; `static`: see `apply_choice`.
+    A TPU applies a `costly` operation to the views of the mask only, one at a
+    time.
+    """
+    if static and costly and distribution.on_tpu():
+        return _one_by_one(mask, operation, views, parameters)
+    if static:
+        mask = tf.reshape(mask, [-1] + [1] * (views.shape.rank - 1))
+        return tf.where(mask, operation(views, parameters), views)
+    rows = tf.where(mask)
+    changed = operation(
+        tf.gather(views, rows[:, 0]), tf.gather(parameters, rows[:, 0])
+    )
+    return tf.tensor_scatter_nd_update(views, rows, changed)
+
+
 def _one_by_one(
     mask: tf.Tensor,
     operation: Operation,
@@ -50,17 +76,18 @@ def apply_choice(
       static: whether to keep shapes independent of `choice`. Every operation
         then acts on every view, which suits vector units; otherwise each acts
         only on its own views.
-      costly: choices whose operations a TPU applies to their own views only,
-        one at a time.
+      costly: choices whose operations are; see `apply_where`.
     """
     if static:
         result = views
+        shape = [-1] + [1] * (views.shape.rank - 1)
         for number, operation in enumerate(operations, start=1):
-            mask = choice == number
-            if number in costly and distribution.on_tpu():
-                result = _one_by_one(mask, operation, result, parameters)
+            if number in costly:
+                result = apply_where(
+                    choice == number, operation, result, parameters, True, True
+                )
                 continue
-            mask = tf.reshape(mask, [-1] + [1] * (views.shape.rank - 1))
+            mask = tf.reshape(choice == number, shape)
             result = tf.where(mask, operation(views, parameters), result)
         return result
     count = len(operations) + 1
@@ -70,21 +97,6 @@ def apply_choice(
     results = [parts[0]]
     results += map(lambda f, x, p: f(x, p), operations, parts[1:], values[1:])
     return tf.ensure_shape(tf.dynamic_stitch(rows, results), views.shape)
-
-
-def apply_where(
-    mask: tf.Tensor,
-    operation: Operation,
-    views: tf.Tensor,
-    parameters: tf.Tensor,
-    static: bool,
-    costly: bool = False,
-) -> tf.Tensor:
-    """`apply_choice` of one operation, to the views of a mask, bool [m]."""
-    choice, all_costly = tf.cast(mask, tf.int32), [1] if costly else []
-    return apply_choice(
-        choice, [operation], views, parameters, static, all_costly
-    )
 
 
 @dataclasses.dataclass(frozen=True)
