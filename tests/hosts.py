@@ -13,6 +13,15 @@ from pathlib import Path
 
 from tests import processes
 
+# Prints the ports of an address that accept connections.
+_SCAN = """
+import socket, sys
+for port in range(1, 1 << 16):
+    with socket.socket() as client:
+        client.settimeout(5)
+        if not client.connect_ex((sys.argv[1], port)):
+            print(port)
+"""
 _PREFIX = f"h38-{os.getpid()}-"
 _NETNS = Path("/etc/netns")  # Where `ip netns exec` finds their /etc/hosts.
 
@@ -49,9 +58,9 @@ class Network:
             _switch("link", "set", "bridge", "up")
             for host in self.hosts:
                 host.boot()
-                # As Debian writes it.
-                addresses = {each.name: each.address for each in self.hosts}
-                host.name_hosts({**addresses, host.name: "127.0.1.1"})
+                host.name_hosts(
+                    {each.name: each.address for each in self.hosts}
+                )
         except BaseException:
             self.__exit__()
             raise
@@ -128,6 +137,11 @@ class Host:
         """{"address:port"} of its TCP servers."""
         lines = _run("ip", "netns", "exec", self.space, "ss", "-Hltn")
         return {line.split()[3] for line in lines.splitlines()}
+
+    def open_ports(self, other):
+        """The TCP ports of another host that this one can connect to."""
+        scan = processes.python(_SCAN, other.address)
+        return {*map(int, processes.run(self.command(*scan)).stdout.split())}
 
     def cut(self):
         """Pulls its cable: nothing reaches it, and it reaches nothing."""
