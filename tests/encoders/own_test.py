@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_contrastive import encoders, heads
 from tf_contrastive.base import errors
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.exporting import exported_networks
 
 _layers = tf.keras.layers
 _IMAGES = np.random.default_rng(0).uniform(size=[8, 6, 6, 3]).astype(np.float32)
@@ -39,6 +40,32 @@ class _Subclass(tf.keras.Model):
 
     def get_config(self):
         return {"width": self.width}
+
+
+class _Layer(_layers.Layer):
+    """Takes neither a name nor a type, as many do."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.width = width
+        self.inner = _layers.Conv2D(width, 3)
+
+    def call(self, images):
+        return self.inner(images)
+
+    def get_config(self):
+        return {"width": self.width}
+
+
+class _Opaque(_layers.Layer):
+    """Keras cannot copy it."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, images):
+        return self.inner(images)
 
 
 def _of_shape(image_shape, width=2):
@@ -186,3 +213,23 @@ def test_the_forms_of_a_head(part, normalize_input):
 def test_another_form_of_head_is_named(part, options, text):
     with pytest.raises(errors.UserError, match=text):
         heads.build(part, **options)(tf.ones([2, 5]))
+
+
+# ---- Exports -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "part", [_functional, _sequential, _Subclass, _Layer, lambda: _Layer(3)]
+)
+def test_the_exported_copy_has_the_same_features(part):
+    encoder = encoders.build(part, image_shape=(6, 6, 3))
+    copy = exported_networks.plain_encoder(encoder)
+    np.testing.assert_array_equal(copy(_IMAGES), encoder(_IMAGES))
+
+
+def test_what_cannot_be_copied_is_named():
+    encoder = encoders.build(
+        lambda: _Opaque(_layers.Conv2D(3, 3)), image_shape=(6, 6, 3)
+    )
+    with pytest.raises(errors.UserError, match="opaque cannot be copied"):
+        exported_networks.plain_encoder(encoder)

@@ -34,7 +34,7 @@ def apply(
       UserError: for something else, or inputs that it does not take.
     """
     is_network = isinstance(part, tf.keras.layers.Layer)
-    network = _copy(what, part) if is_network else part(**options)
+    network = copy(what, part) if is_network else part(**options)
     if not isinstance(network, tf.keras.layers.Layer):
         raise errors.UserError(
             f"{what} returns a {type(network).__name__}: must be a Keras"
@@ -82,7 +82,12 @@ def _reason(error: Exception) -> str:
     return [*named[-1:], *others, errors.first_line(error)][0]
 
 
-def _copy(what: str, network: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+def copy(what: str, network: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    """Makes a network of the same config; `what` names it in an error.
+
+    Raises:
+      UserError: if Keras cannot.
+    """
     try:
         if is_functional(network):
             return tf.keras.models.clone_model(network)
@@ -90,5 +95,5 @@ def _copy(what: str, network: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
     except (NotImplementedError, TypeError, ValueError) as error:
         raise errors.UserError(
             f"{what} cannot be copied, as Keras does by"
-            " get_config: use a function that returns it"
+            " get_config: give its class one, or use a function that returns it"
         ) from error

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints
 from tf_contrastive.base import errors
 from tf_contrastive.config.export import Exporting
+from tf_contrastive.distribution import own_network
 from tf_contrastive.encoders import resnet
 
 
@@ -95,18 +96,22 @@ def plain_encoder(encoder: tf.keras.Model) -> tf.keras.Model:
 
 
 def _clone(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-    if isinstance(layer, tf.keras.Model):
+    if isinstance(layer, tf.keras.Sequential) or own_network.is_functional(
+        layer
+    ):
         return tf.keras.models.clone_model(layer, clone_function=_clone)
-    batch_norm = tf.keras.layers.BatchNormalization
-    if isinstance(layer, batch_norm):
+    kind = type(layer)
+    if isinstance(layer, tf.keras.layers.BatchNormalization):
         # The base class's own options: those of subclasses synchronize.
-        options, kind = batch_norm.get_config(layer), batch_norm
+        kind = tf.keras.layers.BatchNormalization
     elif isinstance(layer, resnet.Conv2D):
         # Other processes do not know its gradient.
-        options, kind = layer.get_config(), tf.keras.layers.Conv2D
-    else:
-        options, kind = layer.get_config(), type(layer)
-    return kind.from_config({**options, "dtype": "float32"})
+        kind = tf.keras.layers.Conv2D
+    try:
+        return kind.from_config({**kind.get_config(layer), "dtype": "float32"})
+    except (NotImplementedError, TypeError):
+        # A class of the user's own that takes no type.
+        return own_network.copy(f"layer {layer.name}", layer)
 
 
 def _plain_head(head: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
