@@ -300,6 +300,7 @@ def test_all_bodies_together_are_eight_of_the_largest(versions):
         for _ in range(8):
             slow = stack.enter_context(client.connection())
             slow.sendall(_post(bytes(100))[:-1])
+        processes.wait_for(lambda: client.metric("requests_active") == 8)
 
         def status():
             return client.ask("POST", PREDICT, {"inputs": [1]})[0]
@@ -320,6 +321,8 @@ def test_only_requests_in_work_count(versions):
         processes.wait_for(lambda: client.metric("requests_active") == 9)
         assert client.predict({"inputs": [1]}) == {"outputs": [2]}
         late = pool.submit(client.ask, "POST", PREDICT, {"inputs": [-1]})
+        # Otherwise it might be the one that is refused.
+        processes.wait_for(lambda: client.metric("requests_active") == 10)
 
         def status():
             return client.ask("POST", PREDICT, {"inputs": [1]})[0]
