@@ -29,7 +29,7 @@ def _options(workdir, **changes):
 def _watched(monkeypatch):
     """Notes the models that are fitted, and the steps at which the host looks.
 
-    The pacer's clock shows a second for every step.
+    By the clock of `AdaptiveStepsPerExecution`, each step takes one second.
     """
     fitted, looks = [], []
     fit, keep = training.fit, callbacks.CheckpointCallback.on_train_batch_end
