@@ -8,14 +8,12 @@ import math
 import os
 import re
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.commands import pretrain
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import checks, fields, own
@@ -37,10 +35,6 @@ _EVALUATE = ("--protocols=knn", "--nountrained")
 _UNNAMED = ("workdir", "verbosity")
 # Numbers in pretrain.json that are not results.
 _COUNTS = ("steps", "seconds")
-# Results by which runs are sorted, the best first, where `evaluate` has none.
-_LOSSES = ("loss", "val_loss")
-_PREFERRED = ("linear_top1", "online_knn_top1", "probe_accuracy", "val_loss")
-_FORM = {"done": dict, "minutes": (int, float)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +44,14 @@ class Grid:
     pretrain: str = option(
         "",
         "every flag of pretrain, with several values, such as"
-        " --loss=supcon,ntxent --seed=0,1. Semicolons separate values, and"
-        " commas do unless the flag itself takes commas; what may be both is"
-        " refused. A flagfile has one value for each flag",
+        " --loss=supcon,ntxent --seed=0,1. Semicolons separate values; commas"
+        " do where the whole text is not one value. A flagfile has one value"
+        " for each flag",
         check=checks.shell_words,
     )
     workdir: str = option(
         "",
-        "folder of the runs and of their table; the same folder resumes, and"
-        " takes further grids",
+        "folder of the runs and of their table; the same command resumes",
         required=True,
         check=checks.plain_path,
     )
@@ -70,19 +63,14 @@ class Grid:
     )
     metric: str = option(
         "",
-        "result that sorts the table, such as knn/k=5/top1 or val_loss; empty:"
-        " the last top1 of evaluate, else the first that pretrain has of"
-        f" {', '.join(_PREFERRED)} and loss",
-    )
-    minimize: bool | None = option(
-        None, "the smallest is best; auto: if the metric is a loss"
+        "result that sorts the table, such as knn/k=5/top1 or val_loss, of"
+        " which the smallest is best; empty: the last top1 of evaluate, or the"
+        " loss",
     )
     print: str = option(
         "none",
-        "print, and run nothing: the commands; the table of the runs in the"
-        " folder; or nothing, by check, which opens the data and builds the"
-        " networks of all runs",
-        choices=("none", "commands", "table", "check"),
+        "print the commands, and run nothing",
+        choices=("none", "commands"),
     )
     run: int | None = option(
         None,
@@ -105,64 +93,42 @@ class Run(NamedTuple):
     """A run of the grid.
 
     Attributes:
-      name: of its folder.
-      title: the values that it has of the grid.
+      folder: of the run.
+      values: flags, and their values, of those that have several in the grid.
       words: command -> its flags, without the folder.
-      configs: command -> its options, with another folder.
+      options: command -> its options that are not the defaults, as text.
     """
 
-    name: str
-    title: str
+    folder: str
+    values: list[list[str]]
     words: dict[str, list[str]]
-    configs: dict[str, Command]
-
-    @property
-    def options(self) -> dict[str, dict[str, str]]:
-        """Command -> options that are not the defaults, as text."""
-        return {name: _differing(x) for name, x in self.configs.items()}
+    options: dict[str, dict[str, str]]
 
 
 def run(options: Sweep) -> int:
     """Runs what is missing, and writes a table; returns 1 if a run failed."""
     grid = options.grid
-    if grid.print == "table":
-        return _write_table(grid)
     runs = plan(grid)
+    chosen = runs
     if grid.run is not None:
         if grid.run >= len(runs):
             raise UserError(
                 f"{arg('run', grid.run)}: the grid has {len(runs)} runs: set"
                 f" {arg('run', 0)} to {len(runs) - 1}"
             )
-        runs = [runs[grid.run]]
+        chosen = [runs[grid.run]]
     if grid.print == "commands":
-        for planned in runs:
+        for planned in chosen:
             for words in _commands(planned, options):
                 print(_line(words))
         return 0
-    if grid.print == "check":
-        _check_data(runs)
-        return 0
-    if any(_missing(planned, _record(grid, planned)) for planned in runs):
-        terminal.info("checking the data and networks of the runs ...")
-        # In a process of its own, which holds no device while they run.
-        check = fields.options(fields.replace(options, print="check"))
-        words = [
-            f"--{o.name}={fields.written(o.value)}"
-            for o in check
-            if o.name != options.OTHERS
-        ]
-        words += shlex.split(grid.pretrain)
-        if status := processes.run(["sweep", *words])[0]:
-            return status
     failed = False
-    for number, planned in enumerate(runs, 1):
-        terminal.info(
-            f"run {number} of {len(runs)}: {planned.title or planned.name}"
-        )
+    for number, planned in enumerate(chosen, 1):
+        name = os.path.basename(planned.folder)
+        terminal.info(f"run {number} of {len(chosen)}: {name}")
         failed |= not _do(planned, options)
     if grid.run is None:
-        _write_table(grid)
+        _write_table(grid, runs)
     return int(failed)
 
 
@@ -173,52 +139,43 @@ def plan(grid: Grid) -> list[Run]:
     """Returns the runs of a grid, the last flag's values changing first.
 
     Raises:
-      UserError: for a combination that cannot work, or that occurs twice.
+      UserError: for a combination that cannot work.
     """
     words, evaluate = _split(shlex.split(grid.pretrain))
     declared = flags.declared(PretrainCommand)
     axes = _axes(words, declared)
     scoring = {}
     if grid.evaluate:
-        scoring["evaluate"] = _parsed(Evaluate, evaluate, "evaluate")
-        if scoring["evaluate"].evaluation.output_dir:
+        config = _parsed(Evaluate, evaluate, "evaluate")
+        if config.evaluation.output_dir:
             raise UserError(
                 f"--{_PREFIX}output_dir: results go to the folder of each run:"
                 " leave it out"
             )
-    swept = {n for axis in axes if len(axis) > 1 for n in flags.named(axis[0])}
+        scoring["evaluate"] = _differing(config)
     runs: dict[str, Run] = {}
     for combination in itertools.product(*axes):
-        title = ", ".join(
+        swept = [
             word.lstrip("-")
             for word, axis in zip(combination, axes, strict=True)
             if len(axis) > 1
-        )
-        config = _parsed(PretrainCommand, combination, title)
+        ]
+        config = _parsed(PretrainCommand, combination, ", ".join(swept))
+        options = _differing(config)
         decisive = {
             name: text
-            for name, text in _differing(config).items()
+            for name, text in options.items()
             # Options of the user's own parts are not declared.
-            if name not in declared or declared[name].identity or name in swept
+            if name not in declared or declared[name].identity
         }
-        digest = hashlib.sha256(
-            json.dumps(decisive, sort_keys=True).encode()
-        ).hexdigest()[:8]
-        if digest in runs:
-            raise UserError(
-                f"{runs[digest].title} and {title} are the same run: give each"
-                " value once"
-            )
-        name = re.sub(r"[^\w.,=+-]", "_", title.replace(", ", ","))[:100]
-        # An earlier grid may have named it after other flags.
-        known = files.entries(grid.workdir, rf".*-{digest}")
+        text = json.dumps([swept, decisive], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        title = re.sub(r"[^\w.,=+-]", "_", ",".join(swept))[:100] or "run"
         runs[digest] = Run(
-            os.path.basename(known[0])
-            if known
-            else f"{name or 'run'}-{digest}",
-            title,
+            os.path.join(grid.workdir, f"{title}-{digest}"),
+            [word.split("=", 1) for word in swept],
             {"pretrain": [*combination]} | dict.fromkeys(scoring, evaluate),
-            {"pretrain": config, **scoring},
+            {"pretrain": options, **scoring},
         )
     return [*runs.values()]
 
@@ -252,46 +209,25 @@ def _axes(
     for word in words:
         flag, equals, text = word.partition("=")
         name = flag.lstrip("-")
-        values = _values(name, text, declared.get(name))
+        values = _values(text, declared.get(name))
         axes[name if name in declared else word] = [
             f"{flag}{equals}{value}" for value in values
         ]
     return [*axes.values()]
 
 
-def _values(name: str, text: str, option: Option | None) -> list[str]:
-    """Returns the values of a flag in a text; see `Grid`.
-
-    Raises:
-      UserError: if it may be one value or several.
-    """
-    # A flagfile may be somebody else's: it is left to `pretrain`.
-    if name in ("flagfile", own.ARGUMENT):
-        return [text]
+def _values(text: str, option: Option | None) -> list[str]:
+    """Returns the values of a flag in a text; see `Grid`."""
     if ";" in text:
-        return text.removesuffix(";").split(";")
-    parts = [part.strip() for part in text.split(",")]
-    # The options of a family are separated by commas.
-    if option is None or len(parts) == 1:
+        return text.split(";")
+    # Commas separate the options of a family.
+    if option is None or "," not in text:
         return [text]
-    if not _is_allowed(option, text):
-        return parts
-    if all(_is_allowed(option, part) for part in parts):
-        raise UserError(
-            f"--{name}={text} is one value or {len(parts)}: write"
-            f" {';'.join(parts)!r} for {len(parts)}, {f'{text};'!r} for one"
-        )
-    return [text]
-
-
-def _is_allowed(option: Option, text: str) -> bool:
-    if text == fields.AUTO:
-        return option.of_component or fields.is_optional(option.field)
     try:
         fields.read(option.name, option.field, text)
     except UserError:
-        return False
-    return True
+        return [part.strip() for part in text.split(",")]
+    return [text]
 
 
 def _parsed(kind: type[Command], words: Sequence[str], title: str) -> Any:
@@ -305,14 +241,9 @@ def _parsed(kind: type[Command], words: Sequence[str], title: str) -> Any:
         config = flags.parse(kind, allowed)
         config.validate()
     except UserError as error:
-        raise _named(kind, title, error) from error
+        text = flags.with_flags(kind, error.marked)
+        raise UserError(f"{title}: {text}" if title else text) from error
     return config
-
-
-def _named(kind: type[Command], title: str, error: UserError) -> UserError:
-    """Returns an error with the combination of values that has it."""
-    text = flags.with_flags(kind, error.marked)
-    return UserError(f"{title}: {text}" if title else text)
 
 
 def _differing(config: Command) -> dict[str, str]:
@@ -327,64 +258,17 @@ def _differing(config: Command) -> dict[str, str]:
 # ---- Runs --------------------------------------------------------------------
 
 
-def _check_data(runs: Sequence[Run]) -> None:
-    """Opens the data and builds the networks of runs, as their commands will.
-
-    Raises:
-      UserError: for what would end one of them before its first step.
-    """
-    with terminal.without_start_lines():
-        from tf_contrastive import checkpoints
-        from tf_contrastive.evaluation import protocols, scoring
-        from tf_contrastive.evaluation.context import EvaluationContext
-        from tf_contrastive.evaluation.subject import Subject
-
-    opened: list[PretrainCommand] = []
-    for planned in runs:
-        config: Any = planned.configs["pretrain"]
-        scores: Any = planned.configs.get("evaluate")
-        # Neither data nor networks depend on the others of these.
-        batch = config.schedule.batch_size
-        same = dataclasses.replace(
-            config, optimizer=None, schedule=batch, runtime=None
-        )
-        if same in opened:
-            continue
-        opened.append(same)
-        kind: type[Command] = PretrainCommand
-        try:
-            prepared = pretrain.prepare(config)
-            prepared.build()
-            if scores is None:
-                continue
-            kind = Evaluate
-            run = checkpoints.Run(
-                prepared.options,
-                {"num_classes": prepared.source.info.num_classes},
-                checkpoint="",
-                step=0,
-            )
-            data = scoring.open_setting(scores, prepared.strategy, run)
-            untrained = Subject.of_run(run, trained=False)
-            context = EvaluationContext(untrained, data.data, data.options)
-            names = scores.evaluation.protocols
-            protocols.select(context, names)
-        except UserError as error:
-            raise _named(kind, planned.title, error) from error
+def _record(planned: Run) -> dict[str, Any]:
+    """Returns what is known of a run: its status, and what has ended well."""
+    path = os.path.join(planned.folder, RECORD)
+    missing = {"done": {}, "status": "missing", "reason": ""}
+    form = {"done": dict, "status": str, "reason": str}
+    return files.read_json(path, missing, form)
 
 
-def _record(grid: Grid, planned: Run) -> dict[str, Any]:
-    path = os.path.join(grid.workdir, planned.name, RECORD)
-    return files.read_json(path, {"done": {}, "minutes": 0.0}, _FORM)
-
-
-def _missing(planned: Run, record: Mapping[str, Any]) -> list[str]:
-    """Returns a run's commands that have not ended well with its options."""
-    return [
-        command
-        for command, options in planned.options.items()
-        if record["done"].get(command) != options
-    ]
+def _is_done(planned: Run, record: Mapping[str, Any], command: str) -> bool:
+    """Whether a run's command has ended well with its present options."""
+    return record["done"].get(command) == planned.options[command]
 
 
 def _do(planned: Run, options: Sweep) -> bool:
@@ -396,28 +280,22 @@ def _do(planned: Run, options: Sweep) -> bool:
     with terminal.without_start_lines():
         from tf_contrastive.checkpoints import FolderLock
 
-    grid = options.grid
-    folder = os.path.join(grid.workdir, planned.name)
-    record = _record(grid, planned)
-    record["options"] = planned.options
+    record = _record(planned)
 
     def save(status: str, reason: str = "") -> None:
         record.update(status=status, reason=reason)
-        path = os.path.join(folder, RECORD)
+        path = os.path.join(planned.folder, RECORD)
         files.write_json(path, record, f"set another {arg('workdir')}")
 
-    with FolderLock(folder, "sweep"):
+    with FolderLock(planned.folder, "sweep"):
         for words in _commands(planned, options):
             command = words[0]
-            if command not in _missing(planned, record):
+            if _is_done(planned, record, command):
                 continue
             save("unfinished")
             terminal.info(f"  {_line(words)}")
-            start = time.monotonic()
             status, last = processes.run(words)
-            record["minutes"] += (time.monotonic() - start) / 60
             if status == errors.EXIT_RESUME:
-                save("unfinished")
                 raise errors.InterruptedRunError(
                     f"interrupted: {_line(words)}; repeat the same `sweep` to"
                     " resume"
@@ -436,7 +314,7 @@ def _do(planned: Run, options: Sweep) -> bool:
 
 def _commands(planned: Run, options: Sweep) -> list[list[str]]:
     """Returns the words of a run's commands."""
-    ends = [f"--workdir={os.path.join(options.grid.workdir, planned.name)}"]
+    ends = [f"--workdir={planned.folder}"]
     if options.terminal.verbosity != Terminal.verbosity:
         ends.append(f"--verbosity={options.terminal.verbosity}")
     commands = []
@@ -454,23 +332,21 @@ def _line(words: Sequence[str]) -> str:
 # ---- The table ---------------------------------------------------------------
 
 
-def _result(folder: str) -> dict[str, Any]:
-    """Returns the record of a run, with its results."""
+def _result(planned: Run) -> dict[str, Any]:
+    """Returns the status and the results of a run."""
     with terminal.without_start_lines():
         from tf_contrastive.evaluation import report
 
-    record = files.read_json(os.path.join(folder, RECORD), form=_FORM)
-    options = record["options"]
-    done = [c for c in options if record["done"].get(c) == options[c]]
+    folder, record = planned.folder, _record(planned)
     metrics = {}
-    if "pretrain" in done:
+    if _is_done(planned, record, "pretrain"):
         rows = files.read_json(os.path.join(folder, "pretrain.json"), {})
         metrics = {
             name: value
             for name, value in rows.items()
             if isinstance(value, int | float) and name not in _COUNTS
         }
-    if "evaluate" in done:
+    if "evaluate" in planned.words and _is_done(planned, record, "evaluate"):
         for row in report.read(folder).get("results", []):
             if row["encoder"] == "trained":
                 for tag, value in report.scalars(row).items():
@@ -479,103 +355,47 @@ def _result(folder: str) -> dict[str, Any]:
         "name": os.path.basename(folder),
         "status": record["status"],
         "reason": record["reason"],
-        "minutes": round(record["minutes"], 2),
-        # Runs that were scored in other ways do not compare.
-        "options": options["pretrain"]
-        | {
-            "evaluate": " ".join(
-                f"{name}={text}"
-                for name, text in options.get("evaluate", {}).items()
-            )
-        },
+        "values": planned.values,
+        "options": planned.options["pretrain"],
         "metrics": metrics,
     }
 
 
-def _write_table(grid: Grid) -> int:
-    """Prints and writes the results of all runs in the folder."""
-    rows = [
-        _result(os.path.dirname(path))
-        for folder in files.entries(grid.workdir, r".*-[0-9a-f]{8}")
-        for path in files.entries(folder, re.escape(RECORD))
-    ]
-    if not rows:
-        raise UserError(
-            f"{arg('workdir', grid.workdir)} has no runs of a sweep: use the"
-            " folder of one"
-        )
+def _write_table(grid: Grid, runs: Sequence[Run]) -> None:
+    """Prints and writes the results of all runs, the best first."""
+    rows = [_result(planned) for planned in runs]
     metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
     scored = [name for name in metrics if name.endswith("/top1")]
-    preferred = [name for name in _PREFERRED if name in metrics]
-    metric = grid.metric or [*scored[-1:], *preferred, "loss"][0]
+    metric = grid.metric or ["loss", *scored][-1]
     if metrics and metric not in metrics:
         raise errors.unknown(arg("metric"), metric, metrics)
-    smallest = grid.minimize
-    if smallest is None:
-        smallest = metric in _LOSSES
-    sign = 1 if smallest else -1
+    sign = 1 if metric.endswith("loss") else -1
 
-    def rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+    def rank(row: Mapping[str, Any]) -> float:
         value = row["metrics"].get(metric)
         is_number = value is not None and math.isfinite(value)
-        return not is_number, sign * value if is_number else 0.0
+        return sign * value if is_number else math.inf
 
     rows.sort(key=rank)
-    differing = _compared(rows)
     others = [n for n in metrics if n.endswith("top1") and n != metric]
-    _print_table(rows, differing, [metric, *others[-4:]])
-    report = {"metric": metric, "smallest_is_best": smallest, "runs": rows}
-    files.write_json(os.path.join(grid.workdir, TABLE), report)
-    return 0
-
-
-def _compared(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the options that differ between runs; sets them in all."""
-    usual = fields.values(PretrainCommand())
-    names = dict.fromkeys(name for row in rows for name in row["options"])
-    differing = []
-    for name in names:
-        default = fields.written(usual.get(name, ""))
-        for row in rows:
-            row["options"].setdefault(name, default)
-        if len({row["options"][name] for row in rows}) > 1:
-            differing.append(name)
-    return differing
-
-
-def _print_table(
-    rows: Sequence[Mapping[str, Any]],
-    differing: Sequence[str],
-    metrics: Sequence[str],
-) -> None:
-    metric = metrics[0]
-    flagged = [f"--{name}" for name in differing]
-    table = [[*flagged, *metrics, "minutes", "status"]]
+    shown = [metric, *others[-4:]]
+    flagged = [f"--{flag}" for flag, _ in rows[0]["values"]]
+    table = [[*flagged, *shown, "status"]]
     for row in rows:
-        values = [row["metrics"].get(name) for name in metrics]
+        numbers = [row["metrics"].get(name) for name in shown]
         table.append(
             [
-                *(row["options"][name] or "-" for name in differing),
-                *("-" if x is None else f"{x:.4f}" for x in values),
-                f"{row['minutes']:.1f}",
+                *(value for _, value in row["values"]),
+                *("-" if x is None else f"{x:.4f}" for x in numbers),
                 row["status"],
             ]
         )
-    last = len(table[0]) - 1
-    print(terminal.format_table(table, texts=(*range(len(differing)), last)))
+    texts = (*range(len(flagged)), len(table[0]) - 1)
+    print(terminal.format_table(table, texts=texts))
     for row in rows:
         if row["reason"]:
             print(f"{row['status']}: {row['name']}: {row['reason']}")
-    if rows[0]["metrics"].get(metric) is not None:
+    if metric in rows[0]["metrics"]:
         print(f"best by {metric}: {rows[0]['name']}")
-    groups = {n: o.group for n, o in flags.declared(PretrainCommand).items()}
-    scale = [
-        name
-        for name in differing
-        if groups.get(name) in ("loss", "views") or name == "batch_size"
-    ]
-    if metric in _LOSSES and scale:
-        terminal.warning(
-            f"{metric} does not compare runs that differ in {', '.join(scale)}:"
-            f" set {arg('metric')} to another result"
-        )
+    report = {"metric": metric, "runs": rows}
+    files.write_json(os.path.join(grid.workdir, TABLE), report)

@@ -169,14 +169,9 @@ def with_others(config_class: type[Command], words: list[str]) -> list[str]:
         word = rest.pop(0)
         if word[:1] == "-" and "=" not in word and rest and rest[0][:1] != "-":
             word = f"{word}={rest.pop(0)}"
-        parts[not known.isdisjoint(named(word))].append(word)
+        name = word.lstrip("-").partition("=")[0]
+        parts[name in known or name.removeprefix("no") in known].append(word)
     return [*parts[True], f"--{config_class.OTHERS}={shlex.join(parts[False])}"]
-
-
-def named(word: str) -> tuple[str, str]:
-    """Returns the flags that a word may give: --NAME, or --noNAME as NAME."""
-    name = word.lstrip("-").partition("=")[0]
-    return name, name.removeprefix("no")
 
 
 def allow_own_modules(words: list[str]) -> list[str]:
