@@ -153,6 +153,7 @@ def test_values_of_a_flag(run, capsys, words, flag, values):
         (["--learning_rate=0.1,x"], ["--learning_rate=x"]),
         (["--temprature=0.1,0.2"], ["--temprature"]),
         (["--seed=0,"], ["--seed="]),
+        (["--learning_rate=0.1,0.10"], ["learning_rate=0.10", "equal run"]),
         # A pair of values that do not go together, of several that do.
         (
             ["--batch_size=64,8", "--loss=ntxent,moco", "--queue_size=32"],

@@ -139,7 +139,7 @@ def plan(grid: Grid) -> list[Run]:
     """Returns the runs of a grid, the last flag's values changing first.
 
     Raises:
-      UserError: for a combination that cannot work.
+      UserError: for a combination that cannot work, or that occurs twice.
     """
     words, evaluate = _split(shlex.split(grid.pretrain))
     declared = flags.declared(PretrainCommand)
@@ -153,6 +153,7 @@ def plan(grid: Grid) -> list[Run]:
                 " leave it out"
             )
         scoring["evaluate"] = _differing(config)
+    names = {axis[0].lstrip("-").partition("=")[0] for axis in axes if axis[1:]}
     runs: dict[str, Run] = {}
     for combination in itertools.product(*axes):
         swept = [
@@ -166,10 +167,15 @@ def plan(grid: Grid) -> list[Run]:
             name: text
             for name, text in options.items()
             # Options of the user's own parts are not declared.
-            if name not in declared or declared[name].identity
+            if name not in declared or declared[name].identity or name in names
         }
-        text = json.dumps([swept, decisive], sort_keys=True)
+        text = json.dumps(decisive, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        if digest in runs:
+            raise UserError(
+                f"{', '.join(swept)}: there is an equal run: give each value"
+                " once"
+            )
         title = re.sub(r"[^\w.,=+-]", "_", ",".join(swept))[:100] or "run"
         runs[digest] = Run(
             os.path.join(grid.workdir, f"{title}-{digest}"),
