@@ -130,7 +130,7 @@ def test_options_share_a_flag_whose_last_value_counts():
         "--schedule_options=boundaries=30, 60.5,decay_rate=0.5",
         *("--learning_rate=0.1", "--learning_rate=auto", "--momentum=auto"),
     )
-    assert run.loss.given == {"contrast", "positives_cap"}
+    assert run.loss.given == {"contrast": "one_view", "positives_cap": 3}
     assert (run.loss.contrast, run.loss.positives_cap) == ("one_view", 3)
     assert run.schedule.decay.boundaries == (30.0, 60.5)
     assert run.schedule.learning_rate is None

@@ -27,16 +27,15 @@ class Component:
       name: of the component.
       implementation: `module:name` of the class that computes.
       is_own: whether it is a part of the user's own, `module:name`.
-      given: options of a run's component that were set, not left at defaults.
-      others: options that were set for other members of its family, where it
+      given: options of a run's component that were set, not left at defaults,
+        with their values; also those of other members of its family, where it
         ignores them.
     """
 
     name: ClassVar[str]
     implementation: ClassVar[str]
     is_own: ClassVar[bool] = False
-    given: ClassVar[frozenset[str]] = frozenset()
-    others: ClassVar[Mapping[str, Any]] = {}
+    given: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         check(type(self), vars(self))
@@ -74,10 +73,10 @@ class Component:
         return {name: getattr(self, name) for name in self.declared()}
 
     def with_options(self: C, **options: Any) -> C:
-        """Returns a copy with options set, which count as given."""
-        changed = dataclasses.replace(self, **options)
-        vars(changed)["given"] = self.given | options.keys()
-        vars(changed)["others"] = self.others
+        """Returns a copy with options set, and those of others noted."""
+        own = {n: x for n, x in options.items() if n in self.declared()}
+        changed = dataclasses.replace(self, **own)
+        vars(changed)["given"] = {**self.given, **options}
         return changed
 
     def with_defaults(self: C, **defaults: Any) -> C:
@@ -86,7 +85,7 @@ class Component:
         Those of other components are left out.
         """
         known = self.arguments()
-        further = defaults.keys() & known.keys() - self.given
+        further = defaults.keys() & known.keys() - self.given.keys()
         return self.with_options(
             **known | {name: defaults[name] for name in further}
         )
@@ -226,11 +225,12 @@ class Family:
         yield fields.Option(
             self.kind, chosen.label, named, self.help, of_component=True
         )
-        values = {**chosen.others, **chosen.arguments()}
+        values = {**chosen.given, **chosen.arguments()}
         declared = self.declared
         if not every:
-            ignored = {key: declared[key] for key in chosen.others}
-            declared = self.of(chosen) | ignored
+            own = self.of(chosen)
+            others = chosen.given.keys() - own.keys()
+            declared = own | {k: x for k, x in declared.items() if k in others}
         for key, field in declared.items():
             help = field.metadata["help"]
             if every and "auto:" not in help:
@@ -269,12 +269,12 @@ class Family:
             that the component does not have.
         """
         name = unused.pop(prefix + self.kind, chosen)
-        options = dict(chosen.others)
+        options: dict[str, Any] = {}
         if isinstance(name, Component):
             chosen = name
         elif name != chosen.label:
-            given = chosen.given & self.declared.keys()
-            options |= {key: getattr(chosen, key) for key in given}
+            given = chosen.given.items()
+            options = {k: x for k, x in given if k in self.declared}
             fields.validate(prefix + self.kind, self.named, name)
             if self.declare:
                 chosen = self.declare(name)
@@ -293,12 +293,10 @@ class Family:
                     f" {', '.join(self.takers(key))}: leave it out, or set"
                     f" {errors.arg(prefix + named, fields.AUTO)}"
                 )
-        own = {k: options.pop(k) for k in self.of(chosen) if k in options}
-        changed = chosen.with_options(**own) if own else chosen
-        if self.ignores_others and options:
-            changed = changed if own else dataclasses.replace(chosen)
-            vars(changed)["others"] = options
-        return changed
+        if not self.ignores_others:
+            own = self.of(chosen)
+            options = {k: x for k, x in options.items() if k in own}
+        return chosen.with_options(**options) if options else chosen
 
     def _named(
         self, declared: Mapping[str, dataclasses.Field]
