@@ -267,8 +267,8 @@ def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
     [
         ({}, ("float32", "host", "off")),
         ({"on_tpu": True}, ("mixed_bfloat16", "device", "off")),
-        ({"gpu_capability": (9, 0)}, ("mixed_bfloat16", "device", "on")),
-        ({"gpu_capability": (7, 5)}, ("mixed_float16", "device", "on")),
+        ({"gpu_capability": (8, 0)}, ("mixed_bfloat16", "device", "on")),
+        ({"gpu_capability": (7, 0)}, ("mixed_float16", "device", "on")),
         ({"gpu_capability": (6, 1)}, ("float32", "device", "on")),
     ],
 )

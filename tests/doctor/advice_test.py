@@ -9,18 +9,6 @@ from tf_contrastive.doctor import advice, positives
 # (check, options, facts, what the warning tells to do)
 _VIT = {"encoder": "vit_ti4", "stem": "auto", "optimizer": "adamw"}
 _BAD = [
-    (
-        "patches",
-        {**_VIT, "encoder": "vit_s16"},
-        {"peak_learning_rate": 0.001},
-        "encoder=vit_s4",
-    ),
-    (
-        "patches",
-        {**_VIT, "encoder": "vit_b4", "image_size": 224, "blur": True},
-        {"peak_learning_rate": 0.001},
-        "encoder=vit_b16",
-    ),
     ("optimizer", {**_VIT, "optimizer": "lars"}, {}, "optimizer=adamw"),
     (
         "warmup",

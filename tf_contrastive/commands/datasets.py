@@ -1,7 +1,7 @@
 """`datasets`: lists the datasets, shows one, or packs one."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
@@ -53,20 +53,6 @@ class Packing:
 @dataclasses.dataclass(frozen=True)
 class Datasets(Command):
     """List the datasets, show one, or pack one."""
-
-    COMMON: ClassVar = (
-        "show",
-        "dataset",
-        "data_dir",
-        "split",
-        "output",
-        "pack",
-        "pack_side",
-        "csv_label_column",
-        "label_feature",
-        "test_fraction",
-        "verbosity",
-    )
 
     listing: Listing = group(Listing())
     packing: Packing = group(Packing())

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tf_contrastive import flags
 from tf_contrastive.base import files, terminal
@@ -29,27 +29,6 @@ _FREE = (
 class PretrainCommand(Pretrain):
     """Train an encoder; the same command resumes it."""
 
-    COMMON: ClassVar = (
-        "dataset",
-        "data_dir",
-        "augmentation",
-        "image_size",
-        "encoder",
-        "init_from",
-        "loss",
-        "temperature",
-        "learning_rate",
-        "batch_size",
-        "epochs",
-        "warmup_epochs",
-        "linear_epochs",
-        "workdir",
-        "strategy",
-        "precision",
-        "smoke",
-        "verbosity",
-    )
-
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the options of the encoder that `init_from` names.
@@ -63,24 +42,18 @@ class PretrainCommand(Pretrain):
         if not path:
             return {}
         preset = _options_of(path)
-        network = {n: x for n, x in preset.items() if n not in _FREE}
-        for name, value in network.items():
+        declared = flags.declared(cls)
+        for name, value in preset.items():
             other = given.get(name, fields.AUTO)
-            same = isinstance(value, float) and _is_number(other, value)
-            if other not in (fields.written(value), fields.AUTO) and not same:
+            if name in _FREE or other == fields.AUTO:
+                continue
+            if fields.read(name, declared[name].field, other) != value:
                 raise UserError(
                     f"{arg(name, other)}:"
                     f" {arg('init_from', path)} has {fields.written(value)}:"
                     f" leave {arg(name)} out, or start from another run"
                 )
         return preset
-
-
-def _is_number(text: str, value: float) -> bool:
-    try:
-        return float(text) == value
-    except ValueError:
-        return False
 
 
 def _options_of(path: str) -> dict[str, Any]:

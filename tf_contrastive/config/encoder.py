@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -24,9 +23,6 @@ STEMS = ("auto", "imagenet", "cifar")
 POOL_PADDINGS = ("same", "symmetric")
 POOLINGS = ("token", "mean")
 _MAX_DEPTH = 64
-# Numbers of patches between which a vision transformer trains well: fewer show
-# it little, and attention takes time and memory by their square.
-PATCHES = (16, 1024)
 MAX_DROP_PATH = 0.9
 # Stem `auto` is cifar (3x3/1, no pooling) up to this image side: imagenet would
 # cost accuracy below it, cifar would cost memory above it.
@@ -101,11 +97,6 @@ class EncoderDeclaration(Component):
         """
         del image_size
         return {}
-
-    def of_other_patches(self, image_size: int) -> str | None:
-        """Returns a network of a better patch size for a side, if any."""
-        del image_size
-        return None
 
     def shrunk(self, image_size: int) -> dict[str, Any]:
         """Returns the options of a small network, for a trial of a run."""
@@ -287,22 +278,6 @@ class ViT(EncoderDeclaration):
                 f" {arg('heads', self.transformer.heads)}"
             )
         return {}
-
-    def of_other_patches(self, image_size: int) -> str | None:
-        """Returns a network of a better patch size for a side, if any.
-
-        That is the one nearest to 128 patches, if these are too few or many.
-        """
-        fewest, most = PATCHES
-        own = (image_size // self.transformer.patch) ** 2
-        if fewest <= own <= most:
-            return None
-        distances = {
-            name: abs(math.log((image_size / other.patch) ** 2 / 128))
-            for name, other in self.networks.items()
-            if other.features == self.transformer.features
-        }
-        return min(distances, key=lambda name: distances[name])
 
     def shrunk(self, image_size: int) -> dict[str, Any]:
         """Returns the options of a small network, for a trial of a run."""

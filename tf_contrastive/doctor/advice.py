@@ -77,13 +77,6 @@ _LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
 def _views(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of views and encoder."""
     views, encoder = facts.run.views, facts.run.encoder
-    if other := encoder.of_other_patches(views.side):
-        yield (
-            "patches",
-            f"{errors.arg('encoder', encoder.label)} makes too few or too"
-            f" many patches of {views.side} pixels: use"
-            f" {errors.arg('encoder', other)}",
-        )
     stem, side = getattr(encoder, "stem", None), views.side
     if stem == "imagenet" and side <= _SMALL_SIDE:
         yield (

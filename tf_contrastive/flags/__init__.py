@@ -37,7 +37,7 @@ def declared(config_class: type[Command]) -> dict[str, Option]:
 
 
 def names(config_class: type[Command]) -> list[str]:
-    """Returns the names of a command's flags, as `--helpfull` lists them."""
+    """Returns the names of a command's flags, as `--help` lists them."""
     options = declared(config_class).values()
     found = dict.fromkeys(o.family or o.name for o in options)
     return [name for name in found if name != config_class.OTHERS]
@@ -206,13 +206,10 @@ def allow_own_modules(words: list[str]) -> list[str]:
 # ---- For people --------------------------------------------------------------
 
 
-def help_text(config_class: type[Command], everything: bool = True) -> str:
-    """Returns the flags of a command: all, or those in its `COMMON`."""
+def help_text(config_class: type[Command]) -> str:
+    """Returns the flags of a command."""
     options = declared(config_class)
     others = options.pop(config_class.OTHERS, None)
-    common = config_class.COMMON
-    if common and not everything:
-        options = {name: options[name] for name in options if name in common}
     lines = []
     for group, members in itertools.groupby(
         options.values(), lambda o: o.group
@@ -221,11 +218,7 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
         lines += [f"{group}:", help, ""]
     if others:
         lines += [absl_flags.text_wrap(f"other flags: {others.help}", 80), ""]
-    lines.append(_COMMON_HELP)
-    if common and not everything:
-        rest = len(names(config_class)) - len(options)
-        lines += ["", f"{rest} more flags: see --helpfull"]
-    return "\n".join(lines)
+    return "\n".join([*lines, _COMMON_HELP])
 
 
 def with_flags(config_class: type[Command], marked: str) -> str:
