@@ -37,8 +37,6 @@ if _problem:
         sys.exit(2)
     raise ImportError(_problem)
 
-import wrapt  # noqa: E402
-
 __version__ = installation.VERSION
 
 _MODULES = (
@@ -93,34 +91,6 @@ def _check_keras() -> None:
 
 _choose_keras()
 _check_keras()
-
-
-# With Keras objects that may be in somebody's model; Keras finds them by name
-# once they are imported.
-_WITH_KERAS_OBJECTS = ("encoders", "heads", "optimizers", "schedules")
-
-
-def _register(imported: Any) -> None:
-    """Imports what Keras may have to find in a saved model.
-
-    Once TensorFlow, or a module that needs it, is imported.
-    """
-    if "tensorflow" not in sys.modules:
-        return
-    mine = [
-        module
-        for name, module in sys.modules.items()
-        if name.startswith(f"{__name__}.") and module is not imported
-    ]
-    # While one of this package's modules imports others, it is not complete.
-    if not any(getattr(m.__spec__, "_initializing", False) for m in mine):
-        for name in _WITH_KERAS_OBJECTS:
-            importlib.import_module(f"{__name__}.{name}")
-
-
-for _module in ("tensorflow", *(f"{__name__}.{name}" for name in _MODULES)):
-    # Or now, if it is imported already.
-    wrapt.register_post_import_hook(_register, _module)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import secrets
-import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from tf_contrastive.base import installation
@@ -122,15 +121,6 @@ class UnknownDatasetError(UserError):
 
 class DivergedError(UserError):
     """A training whose loss is not finite."""
-
-
-class AbruptEndError(UserError):
-    """An error after which the process ends without cleaning up."""
-
-    def leave(self) -> int:
-        """Ends the process with the exit status."""
-        sys.stdout.flush()
-        os._exit(self.status)
 
 
 class InterruptedRunError(UserError):

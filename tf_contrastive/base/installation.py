@@ -74,10 +74,7 @@ def missing(module: str, extra: str = "") -> str:
 
 
 def command(module: str, extra: str = "") -> str:
-    """Returns the command that installs an extra, or a module.
-
-    It names where the package came from, since that may be in no index.
-    """
+    """Returns the command that installs an extra, or a module."""
     source = _source()
     wanted = f"{source}[{extra}]" if extra else module
     editable = "-e " if extra and source == ROOT else ""
@@ -92,16 +89,6 @@ def _pip() -> str:
 
 
 def _source() -> str:
-    """Returns the file or folder that the package was installed from."""
-    import importlib.metadata
-    import json
-    import urllib.parse
-
-    if os.path.exists(os.path.join(ROOT, "setup.py")):
-        return ROOT
-    try:
-        found = importlib.metadata.distribution("tf_contrastive")
-        url = json.loads(found.read_text("direct_url.json") or "{}")["url"]
-    except (importlib.metadata.PackageNotFoundError, KeyError):
-        return "tf_contrastive"
-    return urllib.parse.unquote(url[7:]) if url.startswith("file://") else url
+    """Returns what pip installs: a clone, or the name of the package."""
+    is_clone = os.path.exists(os.path.join(ROOT, "setup.py"))
+    return ROOT if is_clone else "tf_contrastive"

@@ -19,11 +19,6 @@ _START = (
 )
 
 
-def command(*words: str) -> list[str]:
-    """Returns the words that run a command of this package in a process."""
-    return [sys.executable, "-c", _START, installation.ROOT, *words]
-
-
 def run(words: Sequence[str]) -> tuple[int, str]:
     """Runs a command of this package in a process of its own.
 
@@ -35,7 +30,7 @@ def run(words: Sequence[str]) -> tuple[int, str]:
       (exit status, last line on stderr); `EXIT_RESUME` if it was interrupted.
     """
     process = subprocess.Popen(
-        command(*words),
+        [sys.executable, "-c", _START, installation.ROOT, *words],
         stdout=sys.stderr,
         stderr=subprocess.PIPE,
         encoding="utf-8",

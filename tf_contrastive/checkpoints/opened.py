@@ -1,6 +1,7 @@
 """The folder of a run, as it was when it was opened."""
 
 import os
+import sys
 
 import tensorflow as tf
 
@@ -13,11 +14,16 @@ _FILES = (
 )
 
 
-class LostFolderError(errors.AbruptEndError):
-    """A run's folder was removed, moved away or replaced.
+class LostFolderError(errors.UserError):
+    """A run's folder was removed, moved away or replaced."""
 
-    At exit, TensorFlow would print the error of an asynchronous save there.
-    """
+    def leave(self) -> int:
+        """Ends the process with the exit status.
+
+        At a usual end TensorFlow would print the error of an asynchronous save.
+        """
+        sys.stdout.flush()
+        os._exit(self.status)
 
 
 class OpenedRun:
