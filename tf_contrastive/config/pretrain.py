@@ -29,9 +29,6 @@ from tf_contrastive.config.loss import (
     LOSSES,
     BatchOptions,
     LossDeclaration,
-    check_chunks,
-    check_labels,
-    resolve_loss,
 )
 from tf_contrastive.config.optimizer import (
     LARS,
@@ -194,8 +191,16 @@ class Pretrain(Command):
         """Raises `UserError` if so many replicas cannot share a batch."""
         batch_size = self.schedule.batch_size
         check_divisible(batch_size, replicas)
-        check_chunks(self.batch.grad_cache_chunks, batch_size, replicas)
-        if self.views.mixed and batch_size // replicas % 2:
+        images, chunks = batch_size // replicas, self.batch.grad_cache_chunks
+        if images % chunks:
+            fitting = [n for n in range(1, images + 1) if images % n == 0]
+            best = min(fitting, key=lambda n: abs(n - chunks))
+            raise UserError(
+                f"{arg('grad_cache_chunks', chunks)} does not divide the"
+                f" {images} images of a replica: set"
+                f" {arg('grad_cache_chunks', best)}"
+            )
+        if self.views.mixed and images % 2:
             raise UserError(
                 f"{arg('batch_size', batch_size)} gives each of {replicas}"
                 " replica(s) an odd number of images, which cannot be mixed in"
@@ -215,14 +220,20 @@ class Pretrain(Command):
         if multi_label:
             size = self.probe.online_knn_size
             self._check_one_label(f"{dataset} has several", size)
-        else:
-            check_labels(self.loss, dataset, has_labels)
-            if self.data.balances_classes and not has_labels:
-                raise UserError(
-                    f"{arg('sampler', self.data.sampler)} needs a label of each"
-                    f" image, and {dataset} has none: set"
-                    f" {arg('sampler', 'shuffle')}"
-                )
+            return
+        if self.loss.needs_labels and not has_labels:
+            others = [n for n, x in LOSSES.items() if not x.needs_labels]
+            raise UserError(
+                f"{arg('loss', self.loss.label)} needs labels, and {dataset}"
+                " has none: use a dataset of two or more classes, or a loss"
+                f" without labels ({', '.join(others)})"
+            )
+        if self.data.balances_classes and not has_labels:
+            raise UserError(
+                f"{arg('sampler', self.data.sampler)} needs a label of each"
+                f" image, and {dataset} has none: set"
+                f" {arg('sampler', 'shuffle')}"
+            )
 
 
 def _check_holds(name: str, size: int, batch_size: int) -> None:
@@ -298,6 +309,13 @@ def resolve(
             f" {arg('extra_channels', extra_channels)} or less"
         )
     schedule = run.schedule
+    defaults: dict[str, str] = {}
+    if run.reading.admits_unlabelled:
+        defaults["unlabelled"] = "own_views"
+    loss = run.loss.with_defaults(**defaults)
+    if getattr(loss, "similarity_products", "") == "auto":
+        products = "split" if machine.rounded_products else "plain"
+        loss = loss.with_options(similarity_products=products)
     precision = resolve_precision(run.runtime.precision, machine)
     encoder = resolve_encoder(run.encoder, size)
     setup = resolve_setup(run.setup, encoder)
@@ -326,11 +344,7 @@ def resolve(
         projection=run.projection.with_defaults(
             **({} if run.projection.is_own else run.loss.head)
         ),
-        loss=resolve_loss(
-            run.loss,
-            rounded_products=machine.rounded_products,
-            admits_unlabelled=run.reading.admits_unlabelled,
-        ),
+        loss=loss,
         # The probe takes one class per image.
         probe=dataclasses.replace(
             run.probe, probe=run.probe.probe and not multi_label
