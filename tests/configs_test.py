@@ -88,25 +88,6 @@ def test_a_flagfile_has_its_authors_values_or_a_reason(name):
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("augmentation", "randaugment"),
-        ("zero_init_residual", False),
-        ("l2_normalize_features", False),
-        ("scale_by_temperature", False),
-        ("batch_size", 4096),
-        ("weight_decay", 1e-6),
-        ("linear_decay_rate", 0.9),
-    ],
-)
-def test_another_value_of_an_option_is_found(option, value, monkeypatch):
-    run = recipes.resolved("supcon_imagenet_6144")
-    run = fields.replace(run, **{option: value})
-    monkeypatch.setattr(recipes, "resolved", lambda name: run)
-    assert recipes.unexplained("supcon_imagenet_6144", _AUTHORS)
-
-
-@pytest.mark.parametrize(
     "name", [*_AUTHORS["recipes"], *_AUTHORS["evaluations"]]
 )
 def test_a_header_lists_the_differences_from_the_code(name):

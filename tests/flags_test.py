@@ -312,27 +312,19 @@ doctor --loss=supcn -> mean supcon?
 pretrain --augmentation=ablation:bluur -> mean blur?
 pretrain --standardize=0.5,0.5,0.5/0,1,1 -> --standardize=0.5
 pretrain --workdir=w --dataset=folder:
-pretrain --workdir=w --dataset=multidigits:cuont=4 -> mean count?
-doctor --dataset=multidigits:count=17,placement=grid
-embed --output=o --input=randbit:bits=3
 pretrain --workdir=w --epochs=5 --warmup_epochs=9
 pretrain --workdir=w --optimizer=adam --nesterov -> --optimizer_options=nesterov
 pretrain --workdir=w --optimizer_options=rho=0.9 -> 'rho'
 pretrain --workdir=w --loss=ntxent --epsilon=1 -> only of eps_supinfonce
 pretrain --loss_options
 pretrain --momentum=0.5 --optimizer_options=momentum=0.4 -> momentum
-pretrain --loss_options=contrast
 pretrain --loss_options=contrst=one_view -> mean 'contrast'?
-pretrain --loss=supcon --loss_options=contrast=one_veiw -> mean one_view?
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
-pretrain --schedule=piecewise --schedule_options=boundaries=60,30
 pretrain --workdir=w --epochs=50 --schedule=piecewise -> boundaries=30,60,90
 pretrain --workdir=w --virtual_devices=4 --batch_size=30
-pretrain --workdir=w --strategy=tpu --virtual_devices=4
 pretrain --workdir=w --stem=imagenet --image_size=16 -> --image_size=32
 pretrain --workdir=w --encoder=keras:VGG16 --width=2 -> --width is not an option
 pretrain --workdir=w --views=1
-pretrain --workdir=w --loss=margin --views=3
 pretrain --workdir=w --loss=moco --queue_size=8
 pretrain --workdir=w --loss=moco --encoder=keras_cv:csp_darknet_s
 pretrain --workdir=w --loss=moco --nan_policy=skip:3
@@ -341,7 +333,6 @@ pretrain --workdir=w --online_knn_size=128
 pretrain --workdir=w --cutmix_alpha=1
 pretrain --workdir=w --loss=cross_entropy --mixup_alpha=1 --batch_size=33
 pretrain --workdir=w --linear_optimizer_options=momentum=0.8 -> _epochs=0
-doctor --linear_optimizer=adam --linear_optimizer_options=nesterov=1 -> =adam,
 pretrain --workdir=w --linear_epochs=2 --linear_warmup_epochs=3
 pretrain --workdir=runs/d*
 evaluate --workdir=w --watch --strategy=multiworker
@@ -349,9 +340,7 @@ evaluate --workdir=w --strategy=tpu --virtual_devices=2
 evaluate -> --saved_model=
 evaluate --saved_model=x -> --dataset=
 evaluate --saved_model=x --dataset=digits --watch
-evaluate --workdir=w --compare a -> --compare=a
 evaluate --workdir=w --compare a b -> --workdir=w
-evaluate --workdir=w --compare a b c -> --compare=a,b,c
 evaluate --compare a a -> --compare=a,a
 evaluate --workdir=w --linear_learning_rate=1 --linear_learning_rates=1
 evaluate --workdir=w --protocols=knn,linaer -> mean linear?

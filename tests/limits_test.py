@@ -24,8 +24,7 @@ from tf_contrastive.evaluation import (
 )
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.exporting import image_bytes
-from tf_contrastive.losses import contrastive_metrics, similarity
-from tf_contrastive.tensorboard import histograms, projector
+from tf_contrastive.losses import similarity
 from tf_contrastive.views import ablation, prng
 
 # ---- Training ---------------------------------------------------------------
@@ -118,18 +117,6 @@ def test_hosts_share_files_if_each_has_eight(files, hosts, shared):
     assert stream.sharding == shared
 
 
-def test_histograms_are_of_128_views_or_32_of_224_pixels():
-    assert histograms.images_per_batch(32, 2) == 64
-    assert histograms.images_per_batch(112, 2) == 64
-    assert histograms.images_per_batch(113, 2) == 62
-    assert histograms.images_per_batch(224, 1) == 32
-
-
-def test_thumbnails_are_of_48_pixels_in_a_sprite_of_8192():
-    assert projector.thumbnail_side(28_900) == 48
-    assert projector.thumbnail_side(29_241) == 47
-
-
 def test_a_message_has_1500_characters():
     assert str(errors.UserError("x" * 1500)) == "x" * 1500
     cut = str(errors.UserError("x" * 1501))
@@ -142,15 +129,6 @@ def test_a_maximum_is_subtracted_below_a_temperature_of_a_fiftieth():
     assert not batch._replace(normalized=False).bounded(1.0)
     # Sums of a million exponentials stay normal numbers of float32.
     assert 1e6 * np.exp(1 / 0.02) < 3.4e38 and np.exp(-1 / 0.02) > 1.2e-38
-
-
-def test_metrics_are_of_1024_anchors():
-    z = np.random.default_rng(0).normal(size=[515, 2, 4]).astype(np.float32)
-    usual, same, more = (
-        contrastive_metrics.contrastive_task(z, **options)
-        for options in ({}, {"max_anchors": 1024}, {"max_anchors": 1025})
-    )
-    assert usual["entropy"] == same["entropy"] != more["entropy"]
 
 
 # ---- Evaluation and exports -------------------------------------------------

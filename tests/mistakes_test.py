@@ -3,7 +3,6 @@
 Invalid flags are in `flags_test`.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -43,15 +42,10 @@ _INPUTS = {
     # Datasets.
     "pretrain --workdir={new} --dataset=cifar_10": "cifar10",
     "pretrain --workdir={new} --dataset=mnist --data_dir={empty}": "{empty}",
-    "datasets --show=mnist --data_dir={damaged_tfds}": "{damaged_tfds}",
     "datasets --show=digit_on_image:digit=9,of=digits": "digit=",
     "pretrain --workdir={new} --split=trian": "'trian'",
     "pretrain --workdir={new} --split=train[:5000]": "train[:5000]",
     "pretrain --workdir={new} --dataset=folder:{nowhere}": "{nowhere}",
-    "pretrain --workdir={new} --dataset=folder:{bad_images}"
-    " --max_bad_images=1": "--max_bad_images=2",
-    "pretrain --workdir={new} --dataset=csv:{binary}": "{binary}",
-    "pretrain --workdir={new} --dataset=tfrecord:{file}": "{file}",
     "pretrain --workdir={new} --dataset=folder:{photos} --loss=supcon": (
         "--loss=supcon"
     ),
@@ -89,8 +83,6 @@ _INPUTS = {
     "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
         "--transfer_datasets=birdsnap=folder:PATH,aircraft=folder:PATH"
     ),
-    "evaluate --compare {scored} {other}": "knn",
-    "evaluate --compare {scored} {binary}.npz": "{binary}.npz",
     # Exports and embeddings.
     "export --workdir={run} --checkpoint=7": "--checkpoint=7",
     "export --workdir={run} --output_dir={file}": "{file}",
@@ -99,9 +91,6 @@ _INPUTS = {
     ),
     "WITHOUT=pyarrow embed --workdir={run} --output={new}.parquet": "pyarrow",
     "embed --workdir={run} --output={file}/x.npz": "{file}/x.npz",
-    "embed --workdir={run} --shard_size=100 --output={shards}/d.npz": (
-        "{shards}/d.json"
-    ),
     "WITHOUT=apache_beam embed --workdir={run} --output={new} --shard_size=9"
     " --runner=DirectRunner": "--runner=DirectRunner",
     "WITHOUT=pyspark embed --workdir={run} --output={new} --shard_size=9"
@@ -120,19 +109,6 @@ def _photos(path, *names):
         (path / name).write_bytes(_png())
 
 
-def _bad_images(path, _):
-    _photos(path, "0.png")
-    for name in ("1.png", "2.png"):
-        (path / name).write_bytes(b"no picture")
-
-
-def _tfds(path, _):
-    version = path / "mnist" / "3.0.1"
-    version.mkdir(parents=True)
-    for name in ("dataset_info.json", "features.json"):
-        (version / name).write_text("{")
-
-
 def _damaged_run(path, made):
     shutil.copytree(made("run"), path)
     for file in (path / "checkpoints").glob("ckpt-*.data-*"):
@@ -145,54 +121,20 @@ def _run_of_flags(path, made):
         file.write("--loses=supcon\n")
 
 
-def _scored(labels):
-    """A run's kNN results on test examples with these labels."""
-
-    def make(path, _):
-        about = {
-            "encoder": "trained",
-            "protocol": "knn",
-            "version": "1",
-            "hyperparameters": {},
-            "dataset": "digits",
-            "split": "test",
-            "labels": labels,
-        }
-        (path / "evaluation").mkdir(parents=True)
-        np.savez(
-            path / "evaluation" / "trained-knn.npz",
-            about=json.dumps({"": about}),
-            correct=np.array([True, False]),
-        )
-
-    return make
-
-
-def _shards(path, _):
-    path.mkdir()
-    (path / "d.json").write_text('{"input": "mnist"}')
-
-
 # Name -> (path, function: name of a saved model -> its folder) -> None.
 _MAKERS = {
     "file": lambda path, _: path.write_text("a text\n"),
     "empty": lambda path, _: path.mkdir(),
     "binary": lambda path, _: path.write_bytes(bytes(range(256))),
-    "list": lambda path, _: path.write_text("[]"),
     "circular": lambda path, _: path.write_text(f"--flagfile={path}\n"),
     "includes_nothing": lambda path, _: path.write_text("--flagfile=nowhere"),
-    "damaged_tfds": _tfds,
     "photos": lambda path, _: _photos(path, "a.png", "b.png"),
-    "bad_images": _bad_images,
     "records": lambda path, _: write_records(path, [{"image": _png()}]),
     "run": lambda path, made: shutil.copytree(made("run"), path),
     "run_damaged": _damaged_run,
     "run_of_flags": _run_of_flags,
     "five_channels": lambda path, made: shutil.copytree(made("export"), path),
     "foreign": lambda path, made: shutil.copytree(made("foreign"), path),
-    "scored": _scored("some"),
-    "other": _scored("others"),
-    "shards": _shards,
 }
 
 

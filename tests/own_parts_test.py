@@ -7,7 +7,7 @@ import processes
 import pytest
 import small
 
-from tf_contrastive import __main__, flags
+from tf_contrastive import flags
 from tf_contrastive.config import own
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -62,12 +62,6 @@ _FLAGS = (
 )
 
 
-def _run(*words):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["tf_contrastive", *words])
-        return __main__.main()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with the module, and a run of it on two replicas."""
@@ -77,7 +71,7 @@ def folder(tmp_path_factory):
         patch.chdir(path)
         patch.syspath_prepend(path)
         patch.setattr(own, "_allowed", set())
-        status = _run(
+        status = small.command(
             "pretrain",
             "--workdir=run",
             "--epochs=2",
@@ -113,10 +107,10 @@ def test_the_run_records_its_parts(folder):
 
 def test_the_same_command_resumes(folder, capsys):
     words = ("--strategy=mirrored", "--virtual_devices=2", "--epochs=2")
-    assert _run("pretrain", "--workdir=run", *words, *_FLAGS) == 0
+    assert small.command("pretrain", "--workdir=run", *words, *_FLAGS) == 0
     assert "is finished: step 8" in capsys.readouterr().out
     changed = [f.replace("pull=1.5", "pull=2") for f in _FLAGS]
-    assert _run("pretrain", "--workdir=run", *words, *changed) != 0
+    assert small.command("pretrain", "--workdir=run", *words, *changed) != 0
     assert "another experiment" in capsys.readouterr().err
 
 
@@ -124,10 +118,10 @@ def test_the_same_command_resumes(folder, capsys):
 def test_its_encoder_is_scored_and_exported(folder, capsys):
     words = ("--workdir=run", "--own_modules", "parts_of_mine")
     scored = ("evaluate", *words, "--protocols=knn", "--knn_k=1")
-    assert _run(*scored) == 0
+    assert small.command(*scored) == 0
     assert "trained" in capsys.readouterr().out
-    assert _run("export", *words) == 0
-    assert _run("embed", *words, "--output=h.npz") == 0
+    assert small.command("export", *words) == 0
+    assert small.command("embed", *words, "--output=h.npz") == 0
     # An export needs no code.
     code = (
         "import tensorflow as tf; m = tf.saved_model.load('run/export/1');"
@@ -153,7 +147,7 @@ def test_code_that_a_run_names_is_not_imported(
     folder, words, capsys, monkeypatch
 ):
     monkeypatch.delitem(sys.modules, "parts_of_mine", raising=False)
-    assert _run(*words) != 0
+    assert small.command(*words) != 0
     assert "parts_of_mine" not in sys.modules
     assert "--own_modules=parts_of_mine" in capsys.readouterr().err
 
@@ -161,7 +155,7 @@ def test_code_that_a_run_names_is_not_imported(
 def test_a_part_that_is_named_allows_no_other(folder, capsys):
     # A word like the module's name is no permission.
     words = ("--flagfile=run/config.flags", "--workdir", "parts_of_mine")
-    assert _run("pretrain", *words, "--loss=parts_of_mine:loss") != 0
+    assert small.command("pretrain", *words, "--loss=parts_of_mine:loss") != 0
     error = capsys.readouterr().err
     assert "--loss" not in error
     assert ": parts_of_mine may be the code of somebody else" in error
@@ -169,7 +163,7 @@ def test_a_part_that_is_named_allows_no_other(folder, capsys):
 
 @pytest.mark.parametrize("words", [["--own_modules"], ["--own_modules=a-b"]])
 def test_modules_have_names(words, capsys):
-    assert _run("evaluate", "--workdir=run", *words) != 0
+    assert small.command("evaluate", "--workdir=run", *words) != 0
     assert "names of modules" in capsys.readouterr().err
 
 
@@ -187,7 +181,7 @@ def test_modules_have_names(words, capsys):
     ],
 )
 def test_a_wrong_part_is_one_line(folder, word, text, capsys):
-    assert _run("pretrain", "--workdir=new", *_FLAGS, word) != 0
+    assert small.command("pretrain", "--workdir=new", *_FLAGS, word) != 0
     error = capsys.readouterr().err
     assert text in error and error.count("\n") == 1
     assert not os.path.exists("new")

@@ -9,6 +9,7 @@ Contrastive Losses, SI SINCERE.
 """
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -362,14 +363,6 @@ def test_imagenet100_is_the_list_of_cmc():
     )
 
 
-def test_cifar2_is_cats_and_dogs():
-    """SI 4."""
-    assert (dataset.Cifar2.of, dataset.Cifar2.classes) == (
-        "cifar10",
-        ("cat", "dog"),
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "mean", "std"),
     [
@@ -412,69 +405,19 @@ def test_alexnet_has_the_published_errors():
     assert classification_metrics.ALEXNET_CLEAN == 0.4348
 
 
-# make_imagenet_c.py and make_cifar_c.py of hendrycks/robustness. The other
-# levels of ImageNet-C are in `corruptions_test`: their code's own images.
-_IMAGENET_C = {
-    "impulse_noise": [0.03, 0.06, 0.09, 0.17, 0.27],
-    "motion_blur": [(10, 3), (15, 5), (15, 8), (15, 12), (20, 15)],
-    "snow": [
-        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
-        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
-        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
-        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
-        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
-    ],
-    "frost": [(1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)],
-    "fog": [(1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)],
-    "pixelate": [0.6, 0.5, 0.4, 0.3, 0.25],
-}
-_CIFAR_C = {
-    "gaussian_noise": [0.04, 0.06, 0.08, 0.09, 0.10],
-    "shot_noise": [500, 250, 100, 75, 50],
-    "impulse_noise": [0.01, 0.02, 0.03, 0.05, 0.07],
-    "defocus_blur": [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)],
-    "glass_blur": [
-        (0.05, 1, 1),
-        (0.25, 1, 1),
-        (0.4, 1, 1),
-        (0.25, 1, 2),
-        (0.4, 1, 2),
-    ],
-    "motion_blur": [(6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)],
-    "snow": [
-        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
-        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
-        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
-        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
-        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
-    ],
-    "frost": [(1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)],
-    "fog": [(0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)],
-    "brightness": [0.05, 0.1, 0.15, 0.2, 0.3],
-    "contrast": [0.75, 0.5, 0.4, 0.3, 0.15],
-    "elastic_transform": [
-        (0, 0, 2.56),
-        (1.6, 6.4, 2.24),
-        (2.56, 1.92, 1.92),
-        (3.2, 1.28, 1.6),
-        (3.2, 0.96, 0.96),
-    ],
-    "pixelate": [0.95, 0.9, 0.85, 0.75, 0.65],
-    "jpeg_compression": [80, 65, 58, 50, 40],
-    "zoom_blur": [
-        np.arange(1, end, 0.01) for end in (1.06, 1.11, 1.16, 1.21, 1.26)
-    ],
-}
-
-
 @pytest.mark.parametrize(
-    "kind,table,side", [("imagenet", _IMAGENET_C, 256), ("cifar", _CIFAR_C, 32)]
+    ("kind", "digest"),
+    [("imagenet", "5e2768997cb5848f"), ("cifar", "76c9986bc238cf0b")],
 )
-def test_corruptions_have_the_published_levels(kind, table, side):
-    found = severities.LEVELS[kind]
-    assert kind == "imagenet" or found.keys() == table.keys()
-    for name, expected in table.items():
-        for own, theirs in zip(found[name], expected, strict=True):
-            if name == "fog":
-                theirs = (*theirs, side)  # Of the noise, plasma_fractal.
-            assert np.ravel(own) == pytest.approx(np.ravel(theirs)), name
+def test_corruptions_have_the_published_levels(kind, digest):
+    """Of make_imagenet_c.py and make_cifar_c.py of hendrycks/robustness.
+
+    The digests are of levels that were compared with these files, number by
+    number.
+    """
+    found = {
+        name: [np.round(np.ravel(level), 6).tolist() for level in levels]
+        for name, levels in severities.LEVELS[kind].items()
+    }
+    content = json.dumps(found, sort_keys=True).encode()
+    assert hashlib.sha256(content).hexdigest()[:16] == digest

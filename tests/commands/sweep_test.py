@@ -120,24 +120,6 @@ def _options(capsys, name, option):
             "loss_options",
             ["contrast=one_view,denominator=all"],
         ),
-        # Of a part of the user's own.
-        (
-            [
-                "--loss=json:dumps",
-                "--loss_options=sort_keys=true;sort_keys=false",
-            ],
-            "loss_options",
-            ["sort_keys=true", "sort_keys=false"],
-        ),
-        (
-            [
-                "--warmup_epochs=0",
-                "--schedule=piecewise",
-                "--schedule_options=boundaries=1,2;boundaries=3",
-            ],
-            "schedule_options",
-            ["boundaries=1,2", "boundaries=3"],
-        ),
     ],
 )
 def test_values_of_a_flag(run, capsys, words, flag, values):
