@@ -4,6 +4,7 @@ import doctor_facts
 import numpy as np
 import pytest
 
+from tf_contrastive.base import errors
 from tf_contrastive.doctor import advice, positives
 
 # (check, options, facts, what the warning tells to do)
@@ -106,7 +107,8 @@ _BAD = [
 
 @pytest.mark.parametrize(("name", "options", "facts", "remedy"), _BAD)
 def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
-    warning = advice.warnings(doctor_facts.facts(options, **facts))[name]
+    found = advice.warnings(doctor_facts.facts(options, **facts))
+    warning = errors.plain(found[name])
     assert remedy in warning and "\n" not in warning
 
 

@@ -72,27 +72,11 @@ def shown(
     return text
 
 
-class Message(str):
-    """A message as it is shown, which keeps the arguments that it names.
-
-    Attributes:
-      marked: the text with `arg`, for `shown` and for other messages.
-    """
-
-    marked: str
-
-    def __new__(cls, marked: str) -> "Message":
-        """Shows the text; see the class."""
-        message = super().__new__(cls, shown(marked))
-        message.marked = marked
-        return message
-
-
 class UserError(ValueError):
     """Invalid input, described in one line of printable characters.
 
     Attributes:
-      marked: see `Message`.
+      marked: the text with `arg`, for `shown` and for other messages.
     """
 
     # Exit status of a command that it ends.

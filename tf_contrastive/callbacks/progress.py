@@ -186,13 +186,12 @@ class CollapseWarning(tf.keras.callbacks.Callback):
         }
         for name, problem in problems.items():
             if self._epochs[name] == _WARNING_EPOCHS:
-                text = errors.Message(
+                terminal.warning(
                     f"{problem} for {_WARNING_EPOCHS} epochs: lower"
                     f" {errors.arg('learning_rate')}, lengthen"
                     f" {errors.arg('warmup_epochs')}, or look at the views in"
                     " TensorBoard"
                 )
-                terminal.warning(text)
 
     def _stuck(self, loss: float) -> dict[str, str]:
         """Returns what is wrong with an epoch's loss."""

@@ -52,7 +52,7 @@ def run(options: Doctor) -> int:
 
     report = inspection.inspect(options)
     warnings = {
-        name: flags.with_flags(Doctor, text.marked)
+        name: flags.with_flags(Doctor, text)
         for name, text in report.warnings.items()
     }
     print(f"warnings: {len(warnings)}")

@@ -56,7 +56,7 @@ def find_overlap(train: Source, test: Source) -> Overlap:
 
 def check_disjoint(
     train: Source, test: Source, learn: str = "split", score: str = "test_split"
-) -> errors.Message | None:
+) -> str | None:
     """Checks that what is scored on has no image that is learnt from.
 
     Args:
@@ -91,7 +91,7 @@ def check_disjoint(
     )
     if len(rows) >= _MAX_COPIES * len(found.copies):
         raise errors.UserError(text)
-    return errors.Message(text)
+    return text
 
 
 def find_seen(trained: Source, test: Source, labelled: bool) -> Seen:

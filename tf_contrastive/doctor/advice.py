@@ -59,13 +59,10 @@ class Facts:
         return images / slower / 3600
 
 
-def warnings(facts: Facts) -> dict[str, errors.Message]:
+def warnings(facts: Facts) -> dict[str, str]:
     """Returns check -> one line on what is wrong and what to do."""
-    return {
-        name: errors.Message(text)
-        for checks in (_views, _resources, _pairs, _optimization)
-        for name, text in checks(facts)
-    }
+    every_check = (_views, _resources, _pairs, _optimization)
+    return dict(found for check in every_check for found in check(facts))
 
 
 # Weak photometric augmentation suits views up to the small side; the stem for

@@ -40,7 +40,7 @@ class Report:
     # Heading -> name -> value.
     sections: dict[str, report.Section]
     # Check -> one line that says what is wrong and what to do.
-    warnings: dict[str, errors.Message]
+    warnings: dict[str, str]
 
 
 def inspect(run: Pretrain) -> Report:
@@ -68,7 +68,7 @@ def inspect(run: Pretrain) -> Report:
     for problem in test_split.find(prepared):
         if problem.ends:
             raise errors.UserError(problem.text)
-        warnings[problem.option] = errors.Message(problem.text)
+        warnings[problem.option] = problem.text
     counts = None
     if classes and run.loss.needs_labels:
         counts = classes.sizes[classes.sizes > 0]
