@@ -5,7 +5,6 @@ results, and built by its name; an unknown option is named in the error.
 """
 
 import dataclasses
-import inspect
 import json
 
 import numpy as np
@@ -130,23 +129,19 @@ def test_schedule(name):
 
 
 @pytest.mark.parametrize(
-    "module", [losses, optimizers_, schedules_, heads, encoders]
+    ("module", "known", "required"),
+    [
+        (losses, "supcon", {}),
+        (optimizers_, "adamw", {"learning_rate": 1}),
+        (
+            schedules_,
+            "cosine",
+            {"base_learning_rate": 1, "batch_size": 1, **_RUN},
+        ),
+        (heads, "linear", {}),
+        (encoders, "resnet50", {"image_shape": (8, 8, 3)}),
+    ],
 )
-def test_unknown_names_are_answered_with_the_nearest(module):
-    required = {
-        name: 1
-        for name, parameter in inspect.signature(
-            module.build
-        ).parameters.items()
-        if parameter.kind == parameter.KEYWORD_ONLY
-        and parameter.default is parameter.empty
-    }
-    known = {
-        losses: "supcon",
-        optimizers_: "adamw",
-        schedules_: "cosine",
-        heads: "linear",
-        encoders: "resnet50",
-    }[module]
+def test_unknown_names_are_answered_with_the_nearest(module, known, required):
     with pytest.raises(errors.UserError, match=f"did you mean '{known}'"):
         module.build(f"{known}x", **required)

@@ -348,9 +348,9 @@ def test_the_known_colours_of_digits_are_theirs():
 
 
 @pytest.mark.slow
-def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
+def test_views_are_shown_after_the_first_step(tmp_path, capsys, monkeypatch):
+    """Nothing waits for them, and no strategy has to do with them."""
     one, two = tmp_path / "one", tmp_path / "two"
-    # Nothing waits for the views to show, which no strategy has to do with.
     events = []
     step_end = callbacks.CheckpointCallback.on_train_batch_end
     views_of = examples.views_of
@@ -366,9 +366,6 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
     keeper = callbacks.CheckpointCallback
     monkeypatch.setattr(keeper, "on_train_batch_end", ended)
     monkeypatch.setattr(examples, "views_of", made)
-    # A single step: over several, rounding grows where it turns a ReLU. (The
-    # exact comparison, of a network in which none turns, is in
-    # model/contrastive_step_test.)
     step = {
         "split": "train[:64]",
         "epochs": 1,
@@ -379,16 +376,6 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys, monkeypatch):
         train.pretrain(_options(workdir, virtual_devices=devices, **step))
     assert "on 2 replica(s)" in capsys.readouterr().err
 
-    def moved(workdir):
-        # They start at 0, so what they are is what the gradient made them.
-        weights = small.weights(workdir)
-        names = sorted(n for n in weights if re.match("encoder/.*/beta/", n))
-        return np.concatenate([weights[name] for name in names])
-
-    expected = moved(one)
-    error = np.linalg.norm(moved(two) - expected) / np.linalg.norm(expected)
-    assert error < 5e-3  # 5e-6, where none turns.
-    # Both after the first step.
     assert events == ["views, False", "step"] * 2
     shown = (_events(workdir)["views"][0][1] for workdir in (one, two))
     np.testing.assert_array_equal(*map(tf.make_ndarray, shown))

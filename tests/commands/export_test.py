@@ -283,12 +283,3 @@ def test_the_card_describes_data_recipe_and_evaluation(
     options = flags.parse(Pretrain, words)
     assert options == checkpoints.load_run(workdir).config
     assert not re.search(r"\{\w+\}", card)
-
-
-def test_the_card_of_a_model_from_python_has_no_recipe(tmp_path):
-    path = exporting.export(_tiny(), str(tmp_path))
-    with open(f"{path}/README.md") as file:
-        card = file.read()
-    assert "float32 `[N, 8, 8, 5]`, colours in [0, 1]" in card
-    assert card.startswith("# Image encoder\n")
-    assert "Exported from Python" in card
