@@ -294,81 +294,81 @@ _BACKBONES = json.loads(
 )
 
 
-class KerasNetwork(NamedTuple):
-    """A function of `tf.keras.applications`.
+class LibraryNetwork(NamedTuple):
+    """A function of `tf.keras.applications`, or a class of `keras_cv.models`.
 
     Attributes:
-      weights_input: statistics that standardise images for Keras' weights.
-      arguments: of the function.
+      weights_input: statistics that standardise images for the library's
+        weights. KerasCV trains with `include_rescaling`, which divides by 255.
+      arguments: of the function or class.
+      kind: name of the class; of a function, that of the network.
       input_scale: factor of standardised colours that the network expects.
-      blue_first: whether Keras' weights take the colours in the order BGR.
+      blue_first: whether the weights take the colours in the order BGR.
       starts_at_first_tensor: whether it leaves out what precedes the tensor
         that it is built on.
+      can_be_copied: whether Keras can clone its layers.
     """
 
-    weights_input: ChannelStatistics
+    weights_input: ChannelStatistics = ChannelStatistics((0.0,) * 3, (1.0,) * 3)
     arguments: Mapping[str, Any] = {}
+    kind: str = ""
     input_scale: float = 1.0
     blue_first: bool = False
     starts_at_first_tensor: bool = False
-
-
-def _keras_networks() -> dict[str, KerasNetwork]:
-    networks: dict[str, KerasNetwork] = {}
-    for group in _BACKBONES["keras"]:
-        names, statistics = group.pop("names"), group.pop("weights_input")
-        expected = ChannelStatistics(*map(tuple, statistics))
-        networks |= dict.fromkeys(names, KerasNetwork(expected, **group))
-    return networks
-
-
-class Keras(EncoderDeclaration):
-    """Networks of `tf.keras.applications`."""
-
-    implementation = "tf_contrastive.encoders.backbones:Keras"
-    prefix = "keras:"
-    networks: ClassVar[Mapping[str, KerasNetwork]] = _keras_networks()
-    rounds_its_input = False
-
-    @property
-    def input_scale(self) -> float:
-        """Factor of standardised colours that the network expects."""
-        return self.networks[self.network].input_scale
-
-    @property
-    def weights_input(self) -> ChannelStatistics:
-        """Statistics that standardise images for Keras' weights."""
-        return self.networks[self.network].weights_input
-
-
-class KerasCVNetwork(NamedTuple):
-    """A class of `keras_cv.models`, and its arguments."""
-
-    kind: str
-    arguments: Mapping[str, Any]
     can_be_copied: bool = True
 
 
-class KerasCV(EncoderDeclaration):
-    """Backbones of KerasCV; its own presets have to be downloaded."""
+def _library_networks(library: str) -> dict[str, LibraryNetwork]:
+    networks: dict[str, LibraryNetwork] = {}
+    for group in _BACKBONES[library]:
+        names = group.pop("names")
+        if statistics := group.pop("weights_input", None):
+            group["weights_input"] = ChannelStatistics(*map(tuple, statistics))
+        networks |= dict.fromkeys(names, LibraryNetwork(**group))
+    return networks
 
-    implementation = "tf_contrastive.encoders.backbones:KerasCV"
-    prefix = "keras_cv:"
-    networks: ClassVar[Mapping[str, KerasCVNetwork]] = {
-        group.pop("name"): KerasCVNetwork(**group)
-        for group in _BACKBONES["keras_cv"]
-    }
+
+class Library(EncoderDeclaration):
+    """Networks of another library."""
+
+    networks: ClassVar[Mapping[str, LibraryNetwork]]
     rounds_its_input = False
+
+    @property
+    def declared_network(self) -> LibraryNetwork:
+        """What the network is made of."""
+        return self.networks[self.network]
 
     @property
     def can_be_copied(self) -> bool:
         """Some have layers that cannot."""
-        return self.networks[self.network].can_be_copied
+        return self.declared_network.can_be_copied
+
+    @property
+    def input_scale(self) -> float:
+        """Factor of standardised colours that the network expects."""
+        return self.declared_network.input_scale
 
     @property
     def weights_input(self) -> ChannelStatistics:
-        """KerasCV trains with `include_rescaling`, which divides by 255."""
-        return ChannelStatistics((0.0,) * 3, (1.0,) * 3)
+        """Statistics that standardise images for the library's weights."""
+        return self.declared_network.weights_input
+
+
+class Keras(Library):
+    """Networks of `tf.keras.applications`."""
+
+    implementation = "tf_contrastive.encoders.backbones:Keras"
+    prefix = "keras:"
+    networks = _library_networks("keras")
+
+
+class KerasCV(Library):
+    """Backbones of KerasCV; its own presets have to be downloaded."""
+
+    implementation = "tf_contrastive.encoders.backbones:KerasCV"
+    prefix = "keras_cv:"
+    networks = _library_networks("keras_cv")
 
 
 # What a function that makes an encoder may take beside its options.

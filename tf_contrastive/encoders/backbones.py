@@ -17,7 +17,7 @@ from tf_contrastive.distribution.batch_normalization import synchronize
 _LEAST_SIDE = 75
 
 
-class _Backbone(declared.EncoderDeclaration):
+class _Backbone(declared.Library):
     """A network of another library.
 
     Attributes:
@@ -42,11 +42,6 @@ class _Backbone(declared.EncoderDeclaration):
           Exception: if they cannot be downloaded.
         """
         raise NotImplementedError
-
-    @property
-    def blue_first(self) -> bool:
-        """Whether the library's weights take the colours in the order BGR."""
-        return False
 
     def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
         """Maps standardised [N, H, W, K] of a functional model to 4-D maps.
@@ -88,11 +83,11 @@ class Keras(declared.Keras, _Backbone):
 
     def _made(self, weights: str | None, **inputs: Any) -> tf.keras.Model:
         make = getattr(tf.keras.applications, self.network)
-        arguments = self.networks[self.network].arguments
+        arguments = self.declared_network.arguments
         return make(include_top=False, weights=weights, **inputs, **arguments)
 
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
-        if not self.networks[self.network].starts_at_first_tensor:
+        if not self.declared_network.starts_at_first_tensor:
             model = self._made(None, input_tensor=images)
             return model, model.output
         inputs = tf.keras.Input(images.shape[1:], dtype=images.dtype)
@@ -107,11 +102,6 @@ class Keras(declared.Keras, _Backbone):
         *sides, channels = input_shape
         accepted = *(max(side, _LEAST_SIDE) for side in sides), channels
         return self._made(weights, input_shape=accepted)
-
-    @property
-    def blue_first(self) -> bool:
-        """Those of Caffe do."""
-        return self.networks[self.network].blue_first
 
 
 class KerasCV(declared.KerasCV, _Backbone):
@@ -137,7 +127,7 @@ class KerasCV(declared.KerasCV, _Backbone):
         """
         import keras_cv  # Here, because the import takes seconds.
 
-        network = self.networks[self.network]
+        network = self.declared_network
         kind = getattr(keras_cv.models, network.kind)
         if weights is None:
             return kind(

@@ -60,7 +60,9 @@ def load(
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
     values = [v.numpy() for v in theirs.weights]
-    if backbone.blue_first and _equal(standardization, backbone.weights_input):
+    if backbone.declared_network.blue_first and _equal(
+        standardization, backbone.weights_input
+    ):
         values[0] = values[0][:, :, ::-1]
     # The encoder's own layer standardizes: theirs stays without effect.
     without_effect = set()
