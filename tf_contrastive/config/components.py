@@ -25,7 +25,8 @@ class Component:
 
     Attributes:
       name: of the component.
-      implementation: `module:name` of the class that computes.
+      implementation: module of the class that computes, which has the name of
+        the declaration; or `module:name`.
       is_own: whether it is a part of the user's own, `module:name`.
       given: options of a run's component that were set, not left at defaults,
         with their values; also those of other members of its family, where it
@@ -109,7 +110,7 @@ def by_name(members: Iterable[type[C]]) -> dict[str, type[C]]:
 def implementation(member: type[Component]) -> Any:
     """Returns what computes a declared component."""
     module, _, name = member.implementation.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(module), name or member.__name__)
 
 
 def implementations(members: Mapping[str, type[Component]]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Blocks(NamedTuple):
 class ResNet(EncoderDeclaration):
     """Residual networks (He et al. 2016, table 1)."""
 
-    implementation = "tf_contrastive.encoders.resnet:ResNet"
+    implementation = "tf_contrastive.encoders.resnet"
     networks: ClassVar[Mapping[str, Blocks]] = {
         "resnet10": Blocks(False, (1, 1, 1, 1)),
         "resnet18": Blocks(False, (2, 2, 2, 2)),
@@ -187,7 +187,7 @@ class ResNet(EncoderDeclaration):
 class ConvNet(EncoderDeclaration):
     """The small network of the notebook of Chen et al. 2021, for MNIST."""
 
-    implementation = "tf_contrastive.encoders.convnet:ConvNet"
+    implementation = "tf_contrastive.encoders.convnet"
     # Channels of convolutions, and of the dense layer.
     networks: ClassVar[Mapping[str, tuple[int, ...]]] = {
         "convnet": (32, 64, 64, 128)
@@ -214,7 +214,7 @@ class ViT(EncoderDeclaration):
     With fixed positions and a frozen patch projection, as MoCo v3 has them.
     """
 
-    implementation = "tf_contrastive.encoders.vit:ViT"
+    implementation = "tf_contrastive.encoders.vit"
     networks: ClassVar[Mapping[str, Transformer]] = {
         f"vit_{size}{patch}": Transformer(features, heads, patch)
         for size, features, heads in (
@@ -331,6 +331,7 @@ def _library_networks(library: str) -> dict[str, LibraryNetwork]:
 class Library(EncoderDeclaration):
     """Networks of another library."""
 
+    implementation = "tf_contrastive.encoders.backbones"
     networks: ClassVar[Mapping[str, LibraryNetwork]]
     rounds_its_input = False
 
@@ -358,7 +359,6 @@ class Library(EncoderDeclaration):
 class Keras(Library):
     """Networks of `tf.keras.applications`."""
 
-    implementation = "tf_contrastive.encoders.backbones:Keras"
     prefix = "keras:"
     networks = _library_networks("keras")
 
@@ -366,7 +366,6 @@ class Keras(Library):
 class KerasCV(Library):
     """Backbones of KerasCV; its own presets have to be downloaded."""
 
-    implementation = "tf_contrastive.encoders.backbones:KerasCV"
     prefix = "keras_cv:"
     networks = _library_networks("keras_cv")
 

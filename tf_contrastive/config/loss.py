@@ -149,7 +149,7 @@ class NTXent(Pairwise):
     """NT-Xent."""
 
     name = "ntxent"
-    implementation = "tf_contrastive.losses.ntxent:NTXent"
+    implementation = "tf_contrastive.losses.ntxent"
 
     temperature: float = _temperature(0.1)
     negatives: str = _negatives("all_views")
@@ -191,6 +191,7 @@ class NTXent(Pairwise):
 class _OfClasses(Pairwise):
     """Each other image of the class is a positive."""
 
+    implementation = "tf_contrastive.losses.supcon"
     needs_labels = True
     takes_unlabelled = True
     # google-research/supcon, --use_projection_batch_norm=False.
@@ -206,7 +207,6 @@ class SupCon(_OfClasses):
     """SupCon, L_out."""
 
     name = "supcon"
-    implementation = "tf_contrastive.losses.supcon:SupCon"
 
     temperature: float = _temperature(0.1)
     contrast: str = option(
@@ -238,7 +238,6 @@ class SupConIn(SupCon):
     """SupCon, L_in."""
 
     name = "supcon_in"
-    implementation = "tf_contrastive.losses.supcon:SupConIn"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -246,7 +245,6 @@ class Sincere(_OfClasses):
     """SINCERE."""
 
     name = "sincere"
-    implementation = "tf_contrastive.losses.supcon:Sincere"
     # tufts-ml/SupContrast, resnet_big.py.
     head: ClassVar = {"batch_norm": False, "bias": True}
 
@@ -258,7 +256,6 @@ class EpsSupInfoNCE(Sincere):
     """epsilon-SupInfoNCE."""
 
     name = "eps_supinfonce"
-    implementation = "tf_contrastive.losses.supcon:EpsSupInfoNCE"
 
     epsilon: float = option(0.25, "margin between positives and negatives")
     # Whether it is a margin of logits or of cosines.
@@ -270,7 +267,7 @@ class NPairs(Pairwise):
     """N-pairs."""
 
     name = "npairs"
-    implementation = "tf_contrastive.losses.ntxent:NPairs"
+    implementation = "tf_contrastive.losses.ntxent"
     needs_labels = True
     has_one_positive = True
 
@@ -282,7 +279,7 @@ class Triplet(Pairwise):
     """Triplet loss, batch-hard."""
 
     name = "triplet"
-    implementation = "tf_contrastive.losses.margins:Triplet"
+    implementation = "tf_contrastive.losses.margins"
     needs_labels = True
 
     margin: float = _margin(0.2)
@@ -290,6 +287,8 @@ class Triplet(Pairwise):
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class _AgainstNegatives(Pairwise):
+    implementation = "tf_contrastive.losses.margins"
+
     negatives: str = _negatives("other_view")
     mining: str = option(
         "none", "which negatives count", choices=("none", "semi_hard")
@@ -307,7 +306,6 @@ class Margin(_AgainstNegatives):
     """Margin triplet."""
 
     name = "margin"
-    implementation = "tf_contrastive.losses.margins:Margin"
 
     margin: float = _margin(0.4)
 
@@ -317,7 +315,6 @@ class NTLogistic(_AgainstNegatives):
     """NT-Logistic."""
 
     name = "nt_logistic"
-    implementation = "tf_contrastive.losses.margins:NTLogistic"
 
     temperature: float = _temperature(0.1)
 
@@ -327,7 +324,7 @@ class DecoupledNTXent(Pairwise):
     """Decoupled NT-Xent."""
 
     name = "decoupled_ntxent"
-    implementation = "tf_contrastive.losses.ntxent:DecoupledNTXent"
+    implementation = "tf_contrastive.losses.ntxent"
 
     temperature: float = _temperature(1.0)
     weight: float = _weight(0.1)
@@ -356,7 +353,7 @@ class AlignUniform(LossDeclaration):
     """Alignment and uniformity."""
 
     name = "align_uniform"
-    implementation = "tf_contrastive.losses.generalized:AlignUniform"
+    implementation = "tf_contrastive.losses.generalized"
 
     temperature: float = _temperature(0.5)
     weight: float = _weight(1.0)
@@ -375,6 +372,8 @@ class AlignUniform(LossDeclaration):
 class SlicedWasserstein(LossDeclaration):
     """Alignment, and the sliced Wasserstein distance to a prior."""
 
+    implementation = "tf_contrastive.losses.generalized"
+
     weight: float = _weight(5.0)
     normalization: str = option(
         "mean",
@@ -392,7 +391,6 @@ class SWDHypersphere(SlicedWasserstein):
     """A uniform prior on the unit hypersphere."""
 
     name = "swd_hypersphere"
-    implementation = "tf_contrastive.losses.generalized:SWDHypersphere"
 
     normalize: bool = _normalize(True)
     scale: float = _scale(1000.0)
@@ -402,14 +400,12 @@ class SWDNormal(SlicedWasserstein):
     """A standard normal prior."""
 
     name = "swd_normal"
-    implementation = "tf_contrastive.losses.generalized:SWDNormal"
 
 
 class SWDHypercube(SlicedWasserstein):
     """A uniform prior in the hypercube."""
 
     name = "swd_hypercube"
-    implementation = "tf_contrastive.losses.generalized:SWDHypercube"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -417,7 +413,7 @@ class MoCo(Pairwise):
     """Momentum contrast."""
 
     name = "moco"
-    implementation = "tf_contrastive.losses.moco:MoCo"
+    implementation = "tf_contrastive.losses.moco"
     takes_keys = True
 
     temperature: float = _temperature(0.1)
@@ -428,7 +424,7 @@ class CrossEntropy(LossDeclaration):
     """Cross entropy."""
 
     name = "cross_entropy"
-    implementation = "tf_contrastive.losses.cross_entropy:CrossEntropy"
+    implementation = "tf_contrastive.losses.cross_entropy"
     needs_labels = True
     takes_logits = True
 

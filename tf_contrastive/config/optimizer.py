@@ -41,6 +41,7 @@ class OptimizerDeclaration(Component):
       is_adaptive: whether its steps do not depend on the gradients' scale.
     """
 
+    implementation: ClassVar[str] = "tf_contrastive.optimizers"
     learning_rate: ClassVar[float]
     peak_rates: ClassVar[tuple[float, float]]
     scales_by_weights: ClassVar[bool] = False
@@ -58,7 +59,6 @@ class SGD(OptimizerDeclaration):
     """Stochastic gradient descent; the rate of SupCon's code."""
 
     name = "sgd"
-    implementation = "tf_contrastive.optimizers:SGD"
     learning_rate = 0.1
     peak_rates = 0.0, 2.0
 
@@ -77,7 +77,6 @@ class LARS(SGD):
     """SimCLR, section 2.2; the trust coefficient of its code."""
 
     name = "lars"
-    implementation = "tf_contrastive.optimizers:LARS"
     learning_rate = 0.3
     # It moves a weight by a thousandth of its rate.
     peak_rates = 0.05, math.inf
@@ -91,7 +90,6 @@ class RMSProp(OptimizerDeclaration):
     """The first stage of SupCon's code, and the rate of its linear stage."""
 
     name = "rmsprop"
-    implementation = "tf_contrastive.optimizers:RMSProp"
     learning_rate = 0.05
     peak_rates = 0.0, 1.0
 
@@ -105,7 +103,6 @@ class Adam(OptimizerDeclaration):
     """Kingma and Ba 2015, algorithm 1."""
 
     name = "adam"
-    implementation = "tf_contrastive.optimizers:Adam"
     learning_rate = 0.001
     peak_rates = 0.0, 0.02
     is_adaptive = True
@@ -120,7 +117,6 @@ class AdamW(Adam):
     """Adam with decoupled weight decay."""
 
     name = "adamw"
-    implementation = "tf_contrastive.optimizers:AdamW"
 
     weight_decay: float = _weight_decay(0.01)
 

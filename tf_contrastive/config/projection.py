@@ -67,7 +67,7 @@ class MLP(Linear):
     """Dense layers with ReLU between them."""
 
     name = "mlp"
-    implementation = "tf_contrastive.heads:MLP"
+    implementation = "tf_contrastive.heads"
     is_linear = False
 
     layers: int = option(2, "dense layers of the mlp", minimum=2, maximum=4)

@@ -19,21 +19,21 @@ class Constant(Component):
     """Stays at the peak."""
 
     name = "constant"
-    implementation = "tf_contrastive.schedules:Constant"
+    implementation = "tf_contrastive.schedules"
 
 
 class Cosine(Component):
     """Half a cosine."""
 
     name = "cosine"
-    implementation = "tf_contrastive.schedules:Cosine"
+    implementation = "tf_contrastive.schedules"
 
 
 class Linear(Component):
     """A straight line."""
 
     name = "linear"
-    implementation = "tf_contrastive.schedules:Linear"
+    implementation = "tf_contrastive.schedules"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -41,7 +41,7 @@ class Exponential(Component):
     """The linear stage of SupCon's code."""
 
     name = "exponential"
-    implementation = "tf_contrastive.schedules:Exponential"
+    implementation = "tf_contrastive.schedules"
 
     decay_rate: float = _decay_rate(0.97)
     decay_epochs: float = option(
@@ -54,7 +54,7 @@ class Piecewise(Component):
     """He et al. 2016, for 90 or 100 epochs on ImageNet."""
 
     name = "piecewise"
-    implementation = "tf_contrastive.schedules:Piecewise"
+    implementation = "tf_contrastive.schedules"
 
     decay_rate: float = _decay_rate(0.1)
     boundaries: tuple[float, ...] = option(

@@ -47,6 +47,7 @@ class PolicyDeclaration(Component):
         name behind its prefix, if any may.
     """
 
+    implementation: ClassVar[str] = "tf_contrastive.views.policies"
     augments: ClassVar[bool] = True
     shares_crop: ClassVar[bool] = False
     listable: ClassVar[tuple[str, ...]] = ()
@@ -64,7 +65,6 @@ class NoAugmentation(PolicyDeclaration):
     """No augmentation."""
 
     name = "none"
-    implementation = "tf_contrastive.views.policies:NoAugmentation"
     augments = False
 
 
@@ -83,7 +83,6 @@ class Crop(_Cropped):
     """Crop and flip."""
 
     name = "crop"
-    implementation = "tf_contrastive.views.policies:Crop"
 
     flip: bool = option(
         True,
@@ -115,7 +114,6 @@ class SimCLR(_Jittered, Crop):
     """SimCLR's policy."""
 
     name = "simclr"
-    implementation = "tf_contrastive.views.policies:SimCLR"
 
     blur: bool = option(
         True,
@@ -127,7 +125,6 @@ class Broader(SimCLR):
     """SimCLR's broader composition."""
 
     name = "broader"
-    implementation = "tf_contrastive.views.policies:Broader"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -135,7 +132,6 @@ class SimAugment(SimCLR):
     """SimAugment."""
 
     name = "simaugment"
-    implementation = "tf_contrastive.views.policies:SimAugment"
 
     # Of a view.
     warp_probability: float = argument(0.5, maximum=1.0)
@@ -149,7 +145,6 @@ class AutoAugment(Crop):
     """AutoAugment."""
 
     name = "autoaugment"
-    implementation = "tf_contrastive.views.policies:AutoAugment"
 
     def sends_levels(self, on_device: bool) -> bool:
         """All operations act on levels."""
@@ -161,7 +156,6 @@ class RandAugment(Crop):
     """RandAugment."""
 
     name = "randaugment"
-    implementation = "tf_contrastive.views.policies:RandAugment"
 
     # Operations per view, and their magnitude.
     randaugment_layers: int = argument(2, minimum=1, maximum=16)
@@ -177,7 +171,6 @@ class StackedRandAugment(SimAugment, RandAugment):
     """Stacked RandAugment."""
 
     name = "stacked_randaugment"
-    implementation = "tf_contrastive.views.policies:StackedRandAugment"
 
     stacked_randaugment_order: str = option(
         "paper",
@@ -205,7 +198,6 @@ class SimCLRPlus(_Listing, SimCLR):
     """SimCLR's policy with further operations."""
 
     name = "simclr+"
-    implementation = "tf_contrastive.views.policies:SimCLRPlus"
     listable = tuple(name for name, lacking in OPERATIONS.items() if lacking)
 
 
@@ -218,7 +210,6 @@ class Ablation(_Listing, _Jittered, Crop):
     """
 
     name = "ablation:"
-    implementation = "tf_contrastive.views.policies:Ablation"
     shares_crop = True
     listable = tuple(OPERATIONS)
 
