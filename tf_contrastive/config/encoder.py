@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from tf_contrastive.base.errors import UserError, arg, unknown
+from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
 from tf_contrastive.config.components import Component, Family
@@ -416,7 +416,7 @@ def split_name(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def _known(name: str) -> list[str]:
+def near(name: str) -> list[str]:
     """Returns the names near to one, those of its library or all forms."""
     prefix = name.partition(":")[0] + ":"
     return [known for known in ENCODERS if known.startswith(prefix)] or _FORMS
@@ -425,12 +425,6 @@ def _known(name: str) -> list[str]:
 def is_own(name: str) -> bool:
     """Whether a name is that of an encoder of your own, `module:name`."""
     return bool(module_of(name)) and not name.startswith(PREFIXES)
-
-
-def check_encoder_name(name: str) -> None:
-    """Raises `UserError` for a name that is not an encoder's."""
-    if name not in ENCODERS:
-        raise unknown("encoder", name, _known(name))
 
 
 # ---- Options of a run --------------------------------------------------------
@@ -452,7 +446,7 @@ ENCODER = Family(
     " (init_from); or module:name, a Keras model of your own or a function"
     " that returns one",
     check=lambda name: (
-        None if name in ENCODERS or is_own(name) else one_of(name, _known(name))
+        None if name in ENCODERS or is_own(name) else one_of(name, near(name))
     ),
     flags=("width", "stem", "zero_init_residual"),
     declare=declare,

@@ -62,9 +62,6 @@ class Piecewise(Component):
         "comma-separated epochs, warm-up included, at which the learning rate"
         " decays",
         above=0.0,
-        check=lambda epochs: (
-            None if sorted({*epochs}) == [*epochs] else "increasing epochs"
-        ),
     )
 
 

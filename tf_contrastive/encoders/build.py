@@ -117,7 +117,8 @@ def _network(name: Any, options: dict[str, Any]) -> Any:
         return OwnEncoder(name, options)
     if declared.is_own(name):
         return OwnEncoder(own.load("encoder", name, declared.PREFIXES), options)
-    declared.check_encoder_name(name)
+    if name not in declared.ENCODERS:
+        raise errors.unknown("encoder", name, declared.near(name))
     family = components.pick("encoder", name, declared.ENCODERS, options)
     kind = components.implementation(family)
     return kind(network=declared.split_name(name), **options)
