@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -119,11 +118,6 @@ class LossDeclaration(Component):
         """Whether it is 0, its least value, if all embeddings are equal."""
         return False
 
-    def chance_level(self, candidates: int) -> float | None:
-        """Returns the loss in nats if all candidates look alike, if known."""
-        del candidates
-        return None
-
     def balanced_weight(self, size: int) -> float | None:
         """Returns the weight with which it is NT-Xent, as far as it can be.
 
@@ -177,15 +171,6 @@ class NTXent(Pairwise):
                 f" projections: leave out {arg('normalize', False)}"
             )
 
-    def chance_level(self, candidates: int) -> float | None:
-        """The logarithm of the candidates."""
-        usual = (
-            self.negatives == "all_views"
-            and self.denominator == "all"
-            and self.reduction == "mean"
-        )
-        return math.log(candidates) if usual else None
-
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class _OfClasses(Pairwise):
@@ -222,16 +207,6 @@ class SupCon(_OfClasses):
     scale_by_temperature: bool = option(
         False, "multiply the loss by the temperature"
     )
-
-    def chance_level(self, candidates: int) -> float | None:
-        """The logarithm of the candidates."""
-        usual = (
-            self.denominator == "all"
-            and self.positives_cap is None
-            and self.reduction == "mean"
-        )
-        scale = self.temperature if self.scale_by_temperature else 1.0
-        return scale * math.log(candidates) if usual else None
 
 
 class SupConIn(SupCon):
