@@ -180,7 +180,7 @@ def collapsed_loss(
     """
     loss = losses.build(run.loss.label, **run.loss.arguments())
     batch, views = run.schedule.batch_size, run.views.views
-    if loss.ignores_equal:
+    if getattr(loss, "mining", "none") == "semi_hard":
         return None
     if loss.takes_keys:
         return math.log(1 + run.batch.queue_size)

@@ -113,11 +113,6 @@ class LossDeclaration(Component):
         """Whether there must be two views, neither fewer nor more."""
         return getattr(self, "negatives", "") == "other_view" or self.takes_keys
 
-    @property
-    def ignores_equal(self) -> bool:
-        """Whether it is 0, its least value, if all embeddings are equal."""
-        return False
-
     def balanced_weight(self, size: int) -> float | None:
         """Returns the weight with which it is NT-Xent, as far as it can be.
 
@@ -269,11 +264,6 @@ class _AgainstNegatives(Pairwise):
         "none", "which negatives count", choices=("none", "semi_hard")
     )
     negative_reduction: str = argument("mean", choices=REDUCTIONS)
-
-    @property
-    def ignores_equal(self) -> bool:
-        """Whether negatives as near as the positive do not count."""
-        return self.mining == "semi_hard"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
