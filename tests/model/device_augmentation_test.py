@@ -141,12 +141,6 @@ def test_types_that_would_round_are_only_used_on_request():
     for changes in (
         {"augment_on": "device"},
         {"precision": "mixed_bfloat16"},
-        {
-            "precision": "mixed_bfloat16",
-            "standardize": "none",
-            "mixup_alpha": 1.0,
-            "loss": "cross_entropy",
-        },
         {"augmentation": "stacked_randaugment"},
         {
             "augmentation": "stacked_randaugment",
@@ -163,12 +157,11 @@ def test_types_that_would_round_are_only_used_on_request():
         heads.build("linear", output=8),
         losses.build("ntxent"),
     )
-    for wire_dtype in ("uint8", "bfloat16"):
-        rounded = fields.replace(run, wire_dtype=wire_dtype)
-        (data,) = _batches(source, rounded, 1)
-        views = model.batch(data, training=True).views
-        assert views.dtype == tf.float32
-        assert 2**-10 < np.abs(views - expected).max() <= 1.01 * 2**-9
+    rounded = fields.replace(run, wire_dtype="uint8")
+    (data,) = _batches(source, rounded, 1)
+    views = model.batch(data, training=True).views
+    assert views.dtype == tf.float32
+    assert 2**-10 < np.abs(views - expected).max() <= 1.01 * 2**-9
 
 
 def test_extra_channels_are_not_rounded_to_levels():

@@ -46,8 +46,6 @@ class EncoderDeclaration(Component):
     Attributes:
       prefix: what precedes a network in the name of an encoder.
       networks: what each network is made of, by its name.
-      rounds_its_input: whether a network begins with a layer in the precision
-        of the policy; others process the input first, in float32.
       untrained: options of a network that is not trained.
       adaptive_peak: the highest peak learning rate of an adaptive optimizer,
         which the networks need, as they do a warm-up; None: they need neither.
@@ -55,7 +53,6 @@ class EncoderDeclaration(Component):
 
     prefix: ClassVar[str] = ""
     networks: ClassVar[Mapping[str, Any]]
-    rounds_its_input: ClassVar[bool] = True
     untrained: ClassVar[Mapping[str, Any]] = {}
     adaptive_peak: ClassVar[float | None] = None
 
@@ -333,7 +330,6 @@ class Library(EncoderDeclaration):
 
     implementation = "tf_contrastive.encoders.backbones"
     networks: ClassVar[Mapping[str, LibraryNetwork]]
-    rounds_its_input = False
 
     @property
     def declared_network(self) -> LibraryNetwork:
@@ -382,7 +378,6 @@ class OwnEncoder(EncoderDeclaration):
     """
 
     networks: ClassVar[Mapping[str, Any]] = {}
-    rounds_its_input = False
 
 
 @functools.cache

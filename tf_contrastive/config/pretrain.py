@@ -51,7 +51,7 @@ from tf_contrastive.config.views import (
 )
 
 _ONE_CPU = Machine()
-_WIRE_BYTES = {"float32": 4, "bfloat16": 2, "uint8": 1}
+_WIRE_BYTES = {"float32": 4, "uint8": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,14 +324,7 @@ def resolve(
         on_device = machine.on_tpu or machine.gpu_capability
         place = "device" if on_device else "host"
         views = dataclasses.replace(views, augment_on=place)
-    wire_dtype = resolve_wire_dtype(
-        views,
-        extra_channels=extra,
-        # Otherwise it standardizes the pixels first, in float32.
-        rounds_input=setup.standardize == "none"
-        and encoder.rounds_its_input
-        and precision == "mixed_bfloat16",
-    )
+    wire_dtype = resolve_wire_dtype(views, extra)
     xla = run.runtime.xla
     if xla == "auto":
         xla = "on" if machine.gpu_capability else "off"

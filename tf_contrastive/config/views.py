@@ -409,9 +409,7 @@ class Views:
     )
     # Of the pixels on their way from the host to the device: auto is the
     # smallest type that does not change the step's results.
-    wire_dtype: str = argument(
-        "auto", choices=("auto", "float32", "bfloat16", "uint8")
-    )
+    wire_dtype: str = argument("auto", choices=("auto", "float32", "uint8"))
     views: int = option(2, "views per image", minimum=1)
     image_size: int | None = option(
         None,
@@ -456,18 +454,13 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     )
 
 
-def resolve_wire_dtype(
-    views: Views, *, extra_channels: int, rounds_input: bool
-) -> str:
-    """Returns `wire_dtype` with `auto` resolved.
+def resolve_wire_dtype(views: Views, extra_channels: int) -> str:
+    """Returns `wire_dtype` of resolved views with `auto` resolved.
 
-    Args:
-      views: resolved.
-      extra_channels: channels that are appended to the views.
-      rounds_input: whether the encoder casts its input to bfloat16 first.
+    `extra_channels` are appended to the views.
 
     Raises:
-      UserError: for uint8, if extra channels are appended.
+      UserError: for uint8, if there are any.
     """
     given = views.wire_dtype
     if given == "uint8" and extra_channels:
@@ -478,9 +471,5 @@ def resolve_wire_dtype(
         )
     if given != "auto":
         return given
-    on_device = views.augment_on == "device"
-    if views.policy.sends_levels(on_device) and not extra_channels:
-        return "uint8"
-    if rounds_input and not (on_device or views.mixed):
-        return "bfloat16"
-    return "float32"
+    levels = views.policy.sends_levels(views.augment_on == "device")
+    return "uint8" if levels and not extra_channels else "float32"
