@@ -4,10 +4,12 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import processes as running
 import pytest
 import saved_run
 import small
+from PIL import Image
 
 from tf_contrastive.base import errors, processes
 from tf_contrastive.commands import sweep
@@ -20,13 +22,17 @@ class _Commands:
     """Stands for the processes: records commands, and writes results."""
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.checks = [], []
+        self.checked = 0  # The status of the check before the runs.
         # Part of a command -> what `processes.run` returns for it.
         self.ends = {}
         self.scores = itertools.count(1)
         self.losses = itertools.repeat(None)
 
     def __call__(self, words):
+        if words[0] == "sweep":
+            self.checks.append(words)
+            return self.checked, ""
         self.calls.append(words)
         for part, ended in self.ends.items():
             if part in " ".join(words):
@@ -304,12 +310,73 @@ def test_an_unknown_metric_is_named(run, commands, capsys):
     assert not commands.calls
 
 
+def test_what_would_end_a_run_is_found_before_the_first(run, commands):
+    commands.checked = 2
+    assert run(*_GRID, "--run=1") == 2 and not commands.calls
+    assert len(commands.checks) == 1
+    commands.checked = 0
+    assert run(*_GRID) == 0
+    commands.checks.clear()
+    # Nothing is missing now.
+    assert run(*_GRID) == 0 and not commands.checks
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--dataset=digits,folder:/nowhere"], ["folder:/nowhere"]),
+        (["--dataset=imagenet2012", "--data_dir=/nowhere"], ["imagenet2012"]),
+        (["--dataset=digits", "--init_from=/nowhere"], ["/nowhere"]),
+        (["--dataset=digits", "--batch_size=4,4096"], ["batch_size=4096:"]),
+        (
+            ["--dataset=digits", "--evaluate_dataset=folder:/nowhere"],
+            ["folder:/nowhere"],
+        ),
+        (
+            ["--dataset=digits", "--evaluate_test_split=nope"],
+            ["nope"],
+        ),
+        (
+            [
+                "--dataset=FOLDER",
+                "--loss=ntxent",
+                "--evaluate_protocols=linear",
+            ],
+            ["no labels"],
+        ),
+        (["--dataset=FOLDER", "--loss=supcon,ntxent"], ["loss=supcon"]),
+    ],
+)
+def test_data_are_opened_before_the_first_run(
+    run, commands, capsys, tmp_path, words, parts
+):
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(8):
+        pixels = np.full([8, 8, 3], number, np.uint8)
+        Image.fromarray(pixels).save(images / f"{number}.png")
+    grid = [word.replace("FOLDER", f"folder:{images}") for word in words]
+    small = ("--encoder=convnet", "--image_size=8", "--batch_size=4")
+    assert run(*small, *grid, "--print=check") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert all(part in line for part in parts), line
+    assert not commands.calls and not (tmp_path / "s").exists()
+
+
+def test_data_of_a_grid_that_can_run_are_opened(run, capsys):
+    grid = ("--learning_rate=0.1,0.3", "--dataset=digits", "--encoder=convnet")
+    assert run(*grid, "--image_size=8", "--print=check") == 0
+    assert not capsys.readouterr().out
+
+
 def test_a_task_of_an_array_does_one_run(run, commands, tmp_path):
     assert run(*_GRID, "--run=2") == 0
     assert commands.take() == [
         ("pretrain", "learning_rate=0.3,temperature=0.2"),
         ("evaluate", "learning_rate=0.3,temperature=0.2"),
     ]
+    (check,) = commands.checks
+    assert {"--print=check", "--run=2", *_GRID} <= {*check}
     assert not (tmp_path / "s" / sweep.TABLE).exists()
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.commands import pretrain
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import checks, fields, own
@@ -35,6 +36,8 @@ _EVALUATE = ("--protocols=knn", "--nountrained")
 _UNNAMED = ("workdir", "verbosity")
 # Numbers in pretrain.json that are not results.
 _COUNTS = ("steps", "seconds")
+# Results of pretrain by which runs are sorted, where `evaluate` has none.
+_PREFERRED = ("linear_top1", "online_knn_top1", "probe_accuracy", "val_loss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +67,14 @@ class Grid:
     metric: str = option(
         "",
         "result that sorts the table, such as knn/k=5/top1 or val_loss, of"
-        " which the smallest is best; empty: the last top1 of evaluate, or the"
-        " loss",
+        " which the smallest is best; empty: the last top1 of evaluate, else"
+        f" the first that pretrain has of {', '.join(_PREFERRED)} and loss",
     )
     print: str = option(
         "none",
-        "print the commands, and run nothing",
-        choices=("none", "commands"),
+        "run nothing, and print the commands; or nothing, by check, which opens"
+        " the data and builds the networks of all runs",
+        choices=("none", "commands", "check"),
     )
     run: int | None = option(
         None,
@@ -122,6 +126,20 @@ def run(options: Sweep) -> int:
             for words in _commands(planned, options):
                 print(_line(words))
         return 0
+    if grid.print == "check":
+        _check(chosen)
+        return 0
+    if any(_missing(planned, _record(planned)) for planned in chosen):
+        terminal.info("checking the data and networks of the runs ...")
+        # In a process of its own, which holds no device while they run.
+        words = [
+            f"--{o.name}={fields.written(o.value)}"
+            for o in fields.options(fields.replace(options, print="check"))
+            if o.name != options.OTHERS
+        ]
+        words += shlex.split(grid.pretrain)
+        if status := processes.run(["sweep", *words])[0]:
+            return status
     failed = False
     for number, planned in enumerate(chosen, 1):
         name = os.path.basename(planned.folder)
@@ -247,9 +265,14 @@ def _parsed(kind: type[Command], words: Sequence[str], title: str) -> Any:
         config = flags.parse(kind, allowed)
         config.validate()
     except UserError as error:
-        text = flags.with_flags(kind, error.marked)
-        raise UserError(f"{title}: {text}" if title else text) from error
+        raise _named(kind, title, error) from error
     return config
+
+
+def _named(kind: type[Command], title: str, error: UserError) -> UserError:
+    """Returns an error with the combination of values that has it."""
+    text = flags.with_flags(kind, error.marked)
+    return UserError(f"{title}: {text}" if title else text)
 
 
 def _differing(config: Command) -> dict[str, str]:
@@ -264,6 +287,52 @@ def _differing(config: Command) -> dict[str, str]:
 # ---- Runs --------------------------------------------------------------------
 
 
+def _check(runs: Sequence[Run]) -> None:
+    """Opens the data and builds the networks of runs, as their commands will.
+
+    Raises:
+      UserError: for what would end one of them before its first step.
+    """
+    with terminal.without_start_lines():
+        from tf_contrastive import checkpoints
+        from tf_contrastive.evaluation import protocols, scoring
+        from tf_contrastive.evaluation.context import EvaluationContext
+        from tf_contrastive.evaluation.subject import Subject
+
+    checked: list[PretrainCommand] = []
+    for planned in runs:
+        title = ", ".join("=".join(pair) for pair in planned.values)
+        config = _parsed(PretrainCommand, planned.words["pretrain"], title)
+        # Neither data nor networks depend on the others of these.
+        batch = config.schedule.batch_size
+        same = dataclasses.replace(
+            config, optimizer=None, schedule=batch, runtime=None
+        )
+        if same in checked:
+            continue
+        checked.append(same)
+        kind: type[Command] = PretrainCommand
+        try:
+            prepared = pretrain.prepare(config)
+            prepared.build()
+            if "evaluate" not in planned.words:
+                continue
+            kind = Evaluate
+            scores = _parsed(Evaluate, planned.words["evaluate"], title)
+            run = checkpoints.Run(
+                prepared.options,
+                {"num_classes": prepared.source.info.num_classes},
+                checkpoint="",
+                step=0,
+            )
+            data = scoring.open_setting(scores, prepared.strategy, run)
+            untrained = Subject.of_run(run, trained=False)
+            context = EvaluationContext(untrained, data.data, data.options)
+            protocols.select(context, scores.evaluation.protocols)
+        except UserError as error:
+            raise _named(kind, title, error) from error
+
+
 def _record(planned: Run) -> dict[str, Any]:
     """Returns what is known of a run: its status, and what has ended well."""
     path = os.path.join(planned.folder, RECORD)
@@ -272,9 +341,13 @@ def _record(planned: Run) -> dict[str, Any]:
     return files.read_json(path, missing, form)
 
 
-def _is_done(planned: Run, record: Mapping[str, Any], command: str) -> bool:
-    """Whether a run's command has ended well with its present options."""
-    return record["done"].get(command) == planned.options[command]
+def _missing(planned: Run, record: Mapping[str, Any]) -> list[str]:
+    """Returns a run's commands that have not ended well with its options."""
+    return [
+        command
+        for command, options in planned.options.items()
+        if record["done"].get(command) != options
+    ]
 
 
 def _do(planned: Run, options: Sweep) -> bool:
@@ -296,7 +369,7 @@ def _do(planned: Run, options: Sweep) -> bool:
     with FolderLock(planned.folder, "sweep"):
         for words in _commands(planned, options):
             command = words[0]
-            if _is_done(planned, record, command):
+            if command not in _missing(planned, record):
                 continue
             save("unfinished")
             terminal.info(f"  {_line(words)}")
@@ -344,15 +417,16 @@ def _result(planned: Run) -> dict[str, Any]:
         from tf_contrastive.evaluation import report
 
     folder, record = planned.folder, _record(planned)
+    done = planned.options.keys() - _missing(planned, record)
     metrics = {}
-    if _is_done(planned, record, "pretrain"):
+    if "pretrain" in done:
         rows = files.read_json(os.path.join(folder, "pretrain.json"), {})
         metrics = {
             name: value
             for name, value in rows.items()
             if isinstance(value, int | float) and name not in _COUNTS
         }
-    if "evaluate" in planned.words and _is_done(planned, record, "evaluate"):
+    if "evaluate" in done:
         for row in report.read(folder).get("results", []):
             if row["encoder"] == "trained":
                 for tag, value in report.scalars(row).items():
@@ -372,7 +446,8 @@ def _write_table(grid: Grid, runs: Sequence[Run]) -> None:
     rows = [_result(planned) for planned in runs]
     metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
     scored = [name for name in metrics if name.endswith("/top1")]
-    metric = grid.metric or ["loss", *scored][-1]
+    preferred = [name for name in _PREFERRED if name in metrics]
+    metric = grid.metric or [*scored[-1:], *preferred, "loss"][0]
     if metrics and metric not in metrics:
         raise errors.unknown(arg("metric"), metric, metrics)
     sign = 1 if metric.endswith("loss") else -1
