@@ -30,46 +30,50 @@ from tf_contrastive.views import ablation, prng
 # ---- Training ---------------------------------------------------------------
 
 
-def _epochs(*means, **options):
-    watcher = callbacks.CollapseWarning(**options)
-    for epoch, (spread, nearer) in enumerate(means):
+def _epochs(chance, *logs, **options):
+    watcher = callbacks.CollapseWarning(chance, **options)
+    for epoch, (spread, nearer, loss) in enumerate(logs):
         alignment = (1 - nearer) * 2 * spread**2
         watcher.on_epoch_end(
-            epoch, {"embedding_std": spread, "alignment": alignment}
+            epoch,
+            {"embedding_std": spread, "alignment": alignment, "loss": loss},
         )
 
 
 @pytest.mark.parametrize(
     "good,bad",
     [
+        ((1.0, 0.5, 4.011), (1.0, 0.5, 4.009)),
+        ((1.0, 0.5, 3.989), (1.0, 0.5, 3.991)),
         # One point, a narrow cone, and positives that are like any images.
-        ((0.051, 0.5), (0.049, 0.5)),
-        ((0.301, 0.09), (0.299, 0.09)),
-        ((0.299, 0.101), (0.299, 0.099)),
-        ((0.9, 0.003), (0.9, 0.001)),
-        ((0.9, 0.003), (0.9, -0.1)),
+        ((0.051, 0.5, 3.0), (0.049, 0.5, 3.0)),
+        ((0.301, 0.09, 3.0), (0.299, 0.09, 3.0)),
+        ((0.299, 0.101, 3.0), (0.299, 0.099, 3.0)),
+        ((0.9, 0.003, 3.0), (0.9, 0.001, 3.0)),
+        ((0.9, 0.003, 3.0), (0.9, -0.1, 3.0)),
     ],
 )
 def test_a_run_that_learns_nothing_is_reported(good, bad, capsys):
-    _epochs(*[good] * 4)
-    _epochs(bad, bad, good, bad, bad)
+    _epochs(4.0, *[good] * 4)
+    _epochs(4.0, bad, bad, good, bad, bad)
     assert not capsys.readouterr().err
-    _epochs(good, bad, bad, bad, bad)
+    _epochs(4.0, good, bad, bad, bad, bad)
     assert capsys.readouterr().err.count("for 3 epochs") == 1
 
 
 def test_keys_may_be_far_from_queries(capsys):
-    _epochs(*[(0.9, 0.0)] * 4, one_network=False)
+    _epochs(4.0, *[(0.9, 0.0, 3.0)] * 4, one_network=False)
     assert not capsys.readouterr().err
-    _epochs(*[(0.2, 0.0)] * 4, one_network=False)
+    _epochs(4.0, *[(0.2, 0.0, 3.0)] * 4, one_network=False)
     assert capsys.readouterr().err.startswith("collapse: ")
 
 
 def test_a_collapse_counts_after_the_warm_up(capsys):
-    _epochs(*[(0.01, 0.0)] * 4, warmup_epochs=2.0)
+    _epochs(4.0, *[(0.01, 0.0, 3.0)] * 4, warmup_epochs=2.0)
     assert not capsys.readouterr().err
-    _epochs(*[(0.01, 0.0)] * 4, warmup_epochs=1.0)
-    assert capsys.readouterr().err.count("for 3 epochs") == 1
+    _epochs(4.0, *[(0.01, 0.0, 3.0)] * 4, warmup_epochs=1.0)
+    _epochs(4.0, *[(0.9, 0.5, 4.0)] * 3, warmup_epochs=9.0)
+    assert capsys.readouterr().err.count("for 3 epochs") == 2
 
 
 def test_stems_have_their_sides():

@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import losses
+from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
+from tf_contrastive.config.pretrain import Pretrain
 
 _ANGLES = np.deg2rad([[0, 12], [25, 41], [100, 131], [200, 216]])  # [B, V]
 _GOLDEN = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)  # [B, V, 2]
@@ -96,3 +98,19 @@ def test_labels_that_make_no_classes_are_refused(name, labels, text):
     # XLA raises nothing.
     compiled = tf.function(loss, jit_compile=True)
     assert np.isnan(compiled(tf.constant(_GOLDEN), labels))
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        ("ntxent", {}),
+        ("supcon", {}),
+        ("supcon_in", {}),
+        ("supcon", {"scale_by_temperature": True, "temperature": 0.2}),
+    ],
+)
+def test_the_chance_loss_is_that_of_equal_embeddings(loss, options):
+    run = fields.replace(Pretrain(), loss=loss, batch_size=8, **options)
+    equal = np.ones([8, 2, 4], np.float32)
+    value = losses.build(loss, **options)(equal, np.arange(8) // 2)
+    assert run.loss.chance_level(2 * 8 - 1) == pytest.approx(float(value), 1e-5)

@@ -16,12 +16,14 @@ from tf_contrastive.model.input_wait import Throughput
 # A warning follows so many epochs in a row. The limits are of the standard
 # deviation of the normalised embeddings, at most 1; of how much nearer
 # positives are than any two embeddings, as a fraction of their mean squared
-# distance. On the digits (configs/quickstart.flags, 16 to 40 epochs) collapsed
-# runs end with a deviation of 0.02, or of 0.11 to 0.18 and positives that are
-# not nearer; healthy runs end with 0.47 or more.
+# distance; and of the loss around its chance level. On the digits
+# (configs/quickstart.flags, 16 to 40 epochs) collapsed runs end with a
+# deviation of 0.02, or of 0.11 to 0.18 and positives that are not nearer;
+# healthy runs end with 0.47 or more.
 _WARNING_EPOCHS = 3
 _ONE_POINT, NARROW_STD = 0.05, 0.3
 _NEARER_IF_NARROW, _NEARER = 0.1, 0.002
+_CHANCE_MARGIN = 0.01
 # Seconds between two lines of progress within an epoch: on a terminal, which
 # shows the last one only, and elsewhere.
 _LIVE_INTERVAL, _INTERVAL = 0.5, 30.0
@@ -148,11 +150,13 @@ class Progress(tf.keras.callbacks.Callback):
 
 
 class CollapseWarning(tf.keras.callbacks.Callback):
-    """Warns once if embeddings collapse, or positives do not come nearer.
+    """Warns once if embeddings collapse, or the loss is stuck at chance.
 
     It reads the means of each epoch.
 
     Args:
+      chance_loss: the loss of an encoder that distinguishes no images, if it is
+        known.
       warmup_epochs: in which embeddings may be close to each other; a head
         without batch normalization starts so.
       one_network: whether it makes both embeddings of a positive pair; keys of
@@ -161,10 +165,12 @@ class CollapseWarning(tf.keras.callbacks.Callback):
 
     def __init__(
         self,
+        chance_loss: float | None,
         warmup_epochs: float = 0.0,
         one_network: bool = True,
     ) -> None:
         super().__init__()
+        self._chance_loss = chance_loss
         self._warmup_epochs = warmup_epochs
         self._one_network = one_network
         # Problem -> epochs in a row.
@@ -172,9 +178,9 @@ class CollapseWarning(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Counts epochs, and warns at the third in a row."""
-        problems: dict[str, str] = {}
+        problems = self._stuck(logs["loss"])
         if epoch >= self._warmup_epochs:
-            problems = self._collapse(logs["embedding_std"], logs["alignment"])
+            problems |= self._collapse(logs["embedding_std"], logs["alignment"])
         self._epochs = {
             name: self._epochs.get(name, 0) + 1 for name in problems
         }
@@ -186,6 +192,16 @@ class CollapseWarning(tf.keras.callbacks.Callback):
                     f" {errors.arg('warmup_epochs')}, or look at the views in"
                     " TensorBoard"
                 )
+
+    def _stuck(self, loss: float) -> dict[str, str]:
+        """Returns what is wrong with an epoch's loss."""
+        chance = self._chance_loss
+        if chance is None or not abs(loss - chance) < _CHANCE_MARGIN:
+            return {}
+        return {
+            "loss": "the model is not learning: the loss has stayed at"
+            f" {loss:.3f}, the chance level,"
+        }
 
     def _collapse(self, std: float, alignment: float) -> dict[str, str]:
         """Returns what is wrong with an epoch's embeddings."""

@@ -27,7 +27,9 @@ def reports(
             batch_size=options.schedule.batch_size,
             excluded_seconds=summaries.histogram_seconds,
         )
+    candidates = options.views.views * options.schedule.batch_size - 1
     yield CollapseWarning(
+        options.loss.chance_level(candidates),
         options.schedule.warmup_epochs or 0.0,
         one_network=not options.loss.takes_keys,
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -113,6 +114,11 @@ class LossDeclaration(Component):
         """Whether there must be two views, neither fewer nor more."""
         return getattr(self, "negatives", "") == "other_view" or self.takes_keys
 
+    def chance_level(self, candidates: int) -> float | None:
+        """Returns the loss in nats if all candidates look alike, if known."""
+        del candidates
+        return None
+
     def balanced_weight(self, size: int) -> float | None:
         """Returns the weight with which it is NT-Xent, as far as it can be.
 
@@ -166,6 +172,15 @@ class NTXent(Pairwise):
                 f" projections: leave out {arg('normalize', False)}"
             )
 
+    def chance_level(self, candidates: int) -> float | None:
+        """The logarithm of the candidates."""
+        usual = (
+            self.negatives == "all_views"
+            and self.denominator == "all"
+            and self.reduction == "mean"
+        )
+        return math.log(candidates) if usual else None
+
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class _OfClasses(Pairwise):
@@ -202,6 +217,16 @@ class SupCon(_OfClasses):
     scale_by_temperature: bool = option(
         False, "multiply the loss by the temperature"
     )
+
+    def chance_level(self, candidates: int) -> float | None:
+        """The logarithm of the candidates."""
+        usual = (
+            self.denominator == "all"
+            and self.positives_cap is None
+            and self.reduction == "mean"
+        )
+        scale = self.temperature if self.scale_by_temperature else 1.0
+        return scale * math.log(candidates) if usual else None
 
 
 class SupConIn(SupCon):
