@@ -56,7 +56,7 @@ def resolved(name: str) -> Pretrain:
     run = flags.parse(Pretrain, [f"--flagfile={path}", "--workdir=w"])
     run.validate()
     name = run.data.dataset
-    side = substitute(name).side
+    _, side = substitute(name)
     return pretrain.resolve(run, dataset=name, image_shape=(side, side, 3))
 
 
