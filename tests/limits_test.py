@@ -5,9 +5,11 @@ them. Bounds of options are tested by their declarations, in `flags_test`, and
 the papers' numbers are in `published_constants_test`.
 """
 
+import dataclasses
 import struct
 import types
 
+import doctor_facts
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,6 +18,7 @@ from tf_contrastive import callbacks, classifiers, datasets, exporting
 from tf_contrastive.base import errors
 from tf_contrastive.config import encoder
 from tf_contrastive.datasets import pipeline, sampler
+from tf_contrastive.doctor import advice
 from tf_contrastive.encoders import checked_input
 from tf_contrastive.evaluation import (
     classification_metrics,
@@ -26,6 +29,103 @@ from tf_contrastive.evaluation.context import Data
 from tf_contrastive.exporting import image_bytes
 from tf_contrastive.losses import similarity
 from tf_contrastive.views import ablation, prng
+
+# ---- The doctor -------------------------------------------------------------
+
+_VIT = {"encoder": "vit_ti8", "stem": "auto"}
+_ADAMW = {"encoder": "vit_ti4", "stem": "auto", "optimizer": "adamw"}
+_DECOUPLED = {"loss": "decoupled_ntxent"}
+
+
+def _sizes(least, most):
+    return np.array([least] + 9 * [most])
+
+
+def _expected(**changes):
+    expected = doctor_facts.facts().expected
+    return dataclasses.replace(expected, **changes)
+
+
+# (check, options, the fact that decides, just inside, just outside).
+_ADVICE = [
+    ("stem", {"stem": "imagenet"}, "image_size", 65, 64),
+    ("stem", {"stem": "cifar"}, "image_size", 127, 128),
+    ("memory", {"available_memory": 1000}, "process_memory", 899, 901),
+    (
+        "imbalance",
+        {"loss": "supcon"},
+        "class_sizes",
+        _sizes(10, 100),
+        _sizes(10, 101),
+    ),
+    (
+        "positives",
+        {},
+        "expected",
+        _expected(without_positives=0.049),
+        _expected(without_positives=0.051),
+    ),
+    (
+        "negatives",
+        {},
+        "expected",
+        _expected(negatives=62),
+        _expected(negatives=61.9),
+    ),
+    ("temperature", {}, "temperature", 0.03, 0.029),
+    ("temperature", {}, "temperature", 1.0, 1.01),
+    # Of equation 5, and of table 1 with projections of 64 and 16.
+    (
+        "loss_weight",
+        {**_DECOUPLED, "alignment": "similarity"},
+        "loss_weight",
+        0.75,
+        0.74,
+    ),
+    (
+        "loss_weight",
+        {**_DECOUPLED, "projection_output": 64},
+        "loss_weight",
+        0.0235,
+        0.0234,
+    ),
+    (
+        "loss_weight",
+        {"loss": "align_uniform", "projection_output": 16},
+        "loss_weight",
+        0.0469,
+        0.0468,
+    ),
+    ("patches", _VIT, "image_size", 32, 24),
+    ("patches", _VIT, "image_size", 256, 264),
+    ("learning_rate", _ADAMW, "peak_learning_rate", 0.0024, 0.0025),
+    ("learning_rate", {"optimizer": "lars"}, "peak_learning_rate", 0.05, 0.049),
+    *(
+        (
+            "learning_rate",
+            {"optimizer": name},
+            "peak_learning_rate",
+            x,
+            1.01 * x,
+        )
+        for name, x in {"sgd": 2.0, "rmsprop": 1.0, "adam": 0.02}.items()
+    ),
+    ("warmup", {"warmup_epochs": 0.0}, "batch_size", 1023, 1024),
+]
+
+
+@pytest.mark.parametrize("check,options,fact,inside,outside", _ADVICE)
+def test_the_doctor_warns_beyond_its_limits(
+    check, options, fact, inside, outside
+):
+    for value, warns in ((inside, False), (outside, True)):
+        known = {f.name for f in dataclasses.fields(advice.Facts)}
+        given = {**options, fact: value}
+        of_run = {k: v for k, v in given.items() if k not in known}
+        of_facts = {k: v for k, v in given.items() if k in known}
+        found = doctor_facts.facts(of_run, **of_facts)
+        assert (check in advice.warnings(found)) == warns, value
+
 
 # ---- Training ---------------------------------------------------------------
 

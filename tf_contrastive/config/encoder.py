@@ -95,6 +95,11 @@ class EncoderDeclaration(Component):
         del image_size
         return {}
 
+    def patches(self, image_size: int) -> int | None:
+        """Returns the patches of an image, if the encoder makes some."""
+        del image_size
+        return None
+
     def shrunk(self, image_size: int) -> dict[str, Any]:
         """Returns the options of a small network, for a trial of a run."""
         stem = resolve_stem(getattr(self, "stem", None), image_size)
@@ -275,6 +280,10 @@ class ViT(EncoderDeclaration):
                 f" {arg('heads', self.transformer.heads)}"
             )
         return {}
+
+    def patches(self, image_size: int) -> int:
+        """Returns the number of patches of an image."""
+        return (image_size // self.transformer.patch) ** 2
 
     def shrunk(self, image_size: int) -> dict[str, Any]:
         """Returns the options of a small network, for a trial of a run."""

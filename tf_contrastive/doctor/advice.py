@@ -69,11 +69,21 @@ def warnings(facts: Facts) -> dict[str, str]:
 # small images is out of proportion from the large side on.
 _SMALL_SIDE = CIFAR_STEM_MAX_SIDE
 _LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
+# Fewer show a transformer little; attention takes time by their square.
+_MIN_PATCHES, _MAX_PATCHES = 16, 1024
 
 
 def _views(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of views and encoder."""
     views, encoder = facts.run.views, facts.run.encoder
+    patches = encoder.patches(views.side)
+    if patches and not _MIN_PATCHES <= patches <= _MAX_PATCHES:
+        yield (
+            "patches",
+            f"{errors.arg('encoder', encoder.label)} makes {patches:,} patches"
+            f" of {views.side} pixels: use the same of 4 pixels for small"
+            " images, of 16 for large ones",
+        )
     stem, side = getattr(encoder, "stem", None), views.side
     if stem == "imagenet" and side <= _SMALL_SIDE:
         yield (
@@ -99,9 +109,8 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 _MAX_MEMORY_FRACTION = 0.9
-# What a run on a CPU should take at most, and the views' side that it affords.
+# What a run on a CPU should take at most.
 _MAX_CPU_HOURS = 24.0
-_CPU_SIDE = 64
 
 
 def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -123,12 +132,11 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
         takes = "a step takes too long to be measured"
         if hours:
             takes = f"the run takes {hours:,.0f} hours"
-        smaller = (
-            f"{errors.arg('encoder', 'resnet10')}, {errors.arg('width', '0.5')}"
+        yield (
+            "encoder",
+            f"{takes} on this CPU: use {errors.arg('encoder', 'resnet10')},"
+            f" {errors.arg('width', '0.5')}, {errors.arg('image_size', 64)}",
         )
-        if facts.run.views.side > _CPU_SIDE:
-            smaller += f", {errors.arg('image_size', _CPU_SIDE)}"
-        yield "encoder", f"{takes} on this CPU: use {smaller}"
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
         waiting = 1 - delivered / consumed
@@ -136,17 +144,10 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             "slow_input",
             f"the input delivers {delivered:,.0f} images/s and the step"
             f" could use {consumed:,.0f}: devices wait {waiting:.0%}"
-            f" of the time: use {_faster_input(facts.run)}",
+            f" of the time: use {errors.arg('augment_on', 'device')},"
+            f" {errors.arg('cache', 'memory')}, more CPU cores, or smaller"
+            " image files",
         )
-
-
-def _faster_input(run: Pretrain) -> str:
-    """Options that are not set already."""
-    ways = [errors.arg("augment_on", "device")] * (
-        run.views.augment_on != "device"
-    )
-    ways += [errors.arg("cache", "memory")] * (run.data.cache != "memory")
-    return " or ".join(ways) or "more CPU cores, or smaller image files"
 
 
 _MAX_WITHOUT_POSITIVES = 0.05
@@ -213,32 +214,25 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
 # Of the weight of NT-Xent. Embeddings collapsed at 0.25, and at 0.5 with a
 # temperature of 0.1.
 _MIN_WEIGHT = 0.75
-# Times that a momentum encoder has to follow, and those that are advised.
-_MIN_FOLLOWED, _FOLLOWED = 5, 20
 # A little beyond what papers train with.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
 # Batches from this size on need a warm-up.
 _LARGE_BATCH = 1024
-# Views that BatchNorm needs for its statistics.
-_MIN_NORMALIZED = 16
 
 
 def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of loss, batch, optimizer and schedule."""
     run, temperature = facts.run, facts.temperature
-    batch_size, epochs = run.schedule.batch_size, run.schedule.epochs
-    if temperature is not None and temperature < _MIN_TEMPERATURE:
+    batch_size = run.schedule.batch_size
+    if temperature is not None and not (
+        _MIN_TEMPERATURE <= temperature <= _MAX_TEMPERATURE
+    ):
         yield (
             "temperature",
             f"{errors.arg('temperature', format(temperature, 'g'))} leaves"
-            " gradients to the nearest pairs only and may make the loss NaN:"
-            " use 0.05 to 0.5",
-        )
-    if temperature is not None and temperature > _MAX_TEMPERATURE:
-        yield (
-            "temperature",
-            f"{errors.arg('temperature', format(temperature, 'g'))} barely"
-            " separates similar from dissimilar pairs: use 0.05 to 0.5",
+            " gradients to the nearest pairs only, and may make the loss NaN,"
+            " if it is low, and barely separates pairs if it is high: use 0.05"
+            " to 0.5",
         )
     raw = getattr(run.loss, "normalize", True) is False
     if temperature is not None and raw:
@@ -301,25 +295,4 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             "warmup",
             f"{errors.arg('warmup_epochs', '0')} with {cause} diverges in the"
             f" first steps: use {errors.arg('warmup_epochs', '10')}",
-        )
-    chunks = run.batch.grad_cache_chunks
-    normalized = batch_size * run.views.views // chunks
-    if normalized < _MIN_NORMALIZED:
-        yield (
-            "batch_norm",
-            f"BatchNorm computes its statistics from only {normalized} views:"
-            f" use a larger {errors.arg('batch_size')}"
-            + f" or fewer {errors.arg('grad_cache_chunks')}"
-            * (chunks > 1),
-        )
-    steps = epochs * facts.steps_per_epoch
-    momentum = run.batch.key_momentum
-    if loss.takes_keys and steps * (1 - momentum) < _MIN_FOLLOWED:
-        advised = format(max(1 - _FOLLOWED / steps, 0.0), ".2g")
-        yield (
-            "key_momentum",
-            f"with {errors.arg('key_momentum', f'{momentum:g}')} keys follow"
-            f" the encoder within {1 / (1 - momentum):,.0f} steps, of"
-            f" {steps:,} in all: use {errors.arg('key_momentum', advised)}, or"
-            f" more {errors.arg('epochs')}",
         )

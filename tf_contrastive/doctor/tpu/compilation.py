@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib import util
 from typing import Any
 
 import tensorflow as tf
@@ -121,8 +120,6 @@ def _interpreter(given: str) -> str:
     for candidate in (given,) if given else _ENVIRONMENTS:
         if os.access(candidate, os.X_OK):
             return candidate
-    if not given and all(map(util.find_spec, ("jax", "libtpu"))):
-        return sys.executable
     raise errors.UserError(
         f"{errors.arg('compile_for')}: there is no {candidate}: run"
         " launch/install --tpu-compile in a clone, or install the extra"

@@ -56,11 +56,6 @@ def with_collectives(text: str, cores: int) -> str:
         text,
     )
     text = re.sub(
-        rf'(%\S+) = "mhlo\.copy"\((%\S+)\)[^:]* : \(({_TENSOR})\) -> {_TENSOR}',
-        r"\1 = stablehlo.reshape \2 : (\3) -> \3",
-        text,
-    )
-    text = re.sub(
         rf"(%\S+) = stablehlo\.custom_call @{ALL_REDUCE}\((%\S+)\)[^:]* :"
         rf" \(({_TENSOR})\) -> {_TENSOR}",
         _all_reduce(cores),
@@ -116,8 +111,6 @@ def compile_hlo(path: str, topology: str, cores: int) -> dict:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as dump:
         build.debug_options.xla_dump_to = dump
         with jax_mlir.make_ir_context():
-            if isinstance(module, bytes):
-                module = str(ir.Module.parse(module))
             text = with_collectives(module, cores)
             compilation = futures.ThreadPoolExecutor().submit(
                 devices[0].client.compile,
