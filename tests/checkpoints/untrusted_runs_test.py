@@ -63,7 +63,6 @@ def test_a_program_in_a_run_is_not_executed(planted, original):
     )
     exporting.copy_weights(str(run), encoder)
     np.testing.assert_array_equal(encoder(_IMAGES), expected)
-    assert exporting.kind_of(str(run)) == "run"
     assert exporting.find(str(run)) is None
     assert not canary.exists()
 

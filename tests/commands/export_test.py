@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import io
-import json
 import os
 import re
 
@@ -33,20 +32,6 @@ from tf_contrastive.exporting import tflite_onnx
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     saved_run.make(folder, branches=True, loss="supcon", temperature=0.07)
-    score = saved_run.score
-    results = [
-        score("trained", "knn", "k=1", 0.91234),
-        score("trained", "linear", "", 0.95),
-        score("trained", "transfer", "dtd linear", 0.25, dataset="dtd"),
-        score("untrained", "knn", "k=1", 0.5),
-    ]
-    report = {
-        "dataset": "digits",
-        "test_split": "test",
-        "step": 0,
-        "results": results,
-    }
-    (folder / "evaluation.json").write_text(json.dumps(report))
     return str(folder)
 
 
@@ -142,7 +127,7 @@ def test_an_older_checkpoint_with_prototypes(workdir, tmp_path, split):
 
 @pytest.fixture(scope="module")
 def held_out(exported, split):
-    """Images that calibrated nothing, and the SavedModel's embeddings."""
+    """Images of the data, and the SavedModel's embeddings."""
     images = split[0] / np.float32(255)
     return images, exporting.load(exported[0])(images).numpy()
 
@@ -180,15 +165,12 @@ def test_other_runtimes_equal_the_saved_model(exported, held_out, file, run):
         assert difference <= 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(
-    ("kind", "least"), [("dynamic_int8", 0.999), ("int8", 0.98)]
-)
-def test_eight_bits_keep_the_direction(exported, held_out, kind, least):
+def test_eight_bits_keep_the_direction(exported, held_out):
     images, expected = held_out
-    embeddings = _tflite(f"{exported[0]}/encoder_{kind}.tflite", images)
+    embeddings = _tflite(f"{exported[0]}/encoder_dynamic_int8.tflite", images)
     difference, cosine = exporting.compare(embeddings, expected)
     assert difference > 1e-5  # It is another model.
-    assert cosine >= least
+    assert cosine >= 0.999
 
 
 def test_the_differences_are_reported(exported):
@@ -197,7 +179,6 @@ def test_the_differences_are_reported(exported):
     assert [one["file"] for one in formats] == [
         "encoder.tflite",
         "encoder_dynamic_int8.tflite",
-        "encoder_int8.tflite",
         "encoder.onnx",
     ]
     with open(f"{path}/README.md") as file:
@@ -259,23 +240,15 @@ def test_a_full_disk_ends_an_export(tmp_path, monkeypatch):
 # ---- The card ---------------------------------------------------------------
 
 
-def test_the_card_describes_data_recipe_and_evaluation(
-    workdir, exported, tmp_path
-):
+def test_the_card_describes_data_and_recipe(workdir, exported, tmp_path):
     with open(f"{exported[0]}/README.md") as file:
         card = file.read()
     for text in (
-        "| `serving_default` | `images`: uint8 `[N, H, W, 3]` of any size |",
-        "`projection`: float32 `[N, 16]`",
-        "not calibrated, of a linear probe",
+        "`serving_default`, `serving_float`",
+        "embeddings of 64 numbers",
         "digits, split train, 1,437 images, 10 classes; step 1",
-        "| knn k=1 | digits | 0.9123 |",
-        "| linear | digits | 0.9500 |",
-        "| transfer dtd linear | dtd | 0.2500 |",
-        "Of step 0 (the export: step 1)",
     ):
         assert text in card, text
-    assert "0.5000" not in card  # The untrained encoder is not exported.
     # The recipe repeats the run.
     recipe = tmp_path / "recipe.flags"
     recipe.write_text(card.split("```\n")[1])
@@ -283,3 +256,12 @@ def test_the_card_describes_data_recipe_and_evaluation(
     options = flags.parse(Pretrain, words)
     assert options == checkpoints.load_run(workdir).config
     assert not re.search(r"\{\w+\}", card)
+
+
+def test_the_card_of_a_model_from_python_has_no_recipe(tmp_path):
+    path = exporting.export(_tiny(), str(tmp_path))
+    with open(f"{path}/README.md") as file:
+        card = file.read()
+    assert "8 x 8 pixels and 5 channels" in card
+    assert card.startswith("# Image encoder\n")
+    assert "Exported from Python" in card

@@ -54,16 +54,12 @@ def run(options: Export) -> int:
     )
     if settings.head == "prototype":
         head = run_images.prototypes(saved, parts.encoder, settings.data_dir)
-    images = None
-    if set(formats) - {"savedmodel", "keras"}:
-        images = run_images.sample(saved, parts.encoder, settings.data_dir)
     output_dir = settings.output_dir or os.path.join(settings.workdir, "export")
     path = exporting.export(
         parts,
         output_dir,
         head=head,
         formats=formats,
-        images=images,
         max_image_pixels=settings.max_image_pixels,
     )
     details = exporting.details(path)

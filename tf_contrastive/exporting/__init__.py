@@ -17,7 +17,6 @@ from tf_contrastive.exporting.paths import (
     copy_weights,
     find,
     find_published,
-    kind_of,
     load,
     load_run,
 )
@@ -56,7 +55,6 @@ __all__ = [
     "format_rows",
     "image_shape",
     "is_complete",
-    "kind_of",
     "load",
     "load_run",
     "makers",

@@ -1,67 +1,29 @@
-"""The README of an export: its interface, its files, its recipe and quality."""
+"""The README of an export: what it takes, its files, its recipe."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from tf_contrastive import checkpoints, flags
-from tf_contrastive.base import files
 
 FILE = "README.md"
-_EVALUATION = "evaluation.json"
-_ROW = {"encoder": str, "protocol": str, "top1": files.NUMBER_OR_NONE}
-
-_IMAGES = "uint8 `[N, H, W, 3]` of any size"
-_EMBEDDING = "`embedding`: float32 `[N, {embedding_size}]`"
-# Signature -> (inputs, outputs).
-_SIGNATURES = {
-    "serving_default": ("`images`: {images}", _EMBEDDING),
-    "serving_float": (
-        "`images`: float32 `[N, H, W, 3]` in [0, 1], any size",
-        _EMBEDDING,
-    ),
-    "serving_bytes": (
-        "`bytes`: string `[N]`, JPEG or PNG of at most {max_image_pixels:,}"
-        " pixels",
-        _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`",
-    ),
-    "project": (
-        "`images`: {images}",
-        "`projection`: float32 `[N, {projection_size}]`",
-    ),
-    "classify": (
-        "`images`: {images}",
-        "`labels`: int64 `[N]`, of `assets/label_names.txt`; `probabilities`:"
-        " float32 `[N, {num_classes}]`, not calibrated, of {head}",
-    ),
-}
-_PREPROCESSING = """
-
-Preprocessing is part of the model: the shorter side is resized to
-{resized_side} pixels (bilinear, antialiased), the centre of {image_size} x
-{image_size} pixels cropped, and colours standardized. Encoded images are turned
-as their EXIF data say."""
 _CARD = """# Image encoder
 
-Maps images to embeddings of {embedding_size} numbers. Exported by
-tf_contrastive {package} with TensorFlow {tensorflow}.
+Maps images of {image_size} x {image_size} pixels and {channels} channels to
+embeddings of {embedding_size} numbers. Exported by tf_contrastive {package}
+with TensorFlow {tensorflow}.
 
-{signatures}
-
-`tf.saved_model.load` returns an object that takes images float32
-`[N, {image_size}, {image_size}, {channels}]` in [0, 1], also with
-`training=True`; fine-tune its `trainable_variables`. Other files take the same
-images:
+Signatures: {signatures}. `saved_model_cli show --all --dir FOLDER` lists
+their inputs and outputs. Preprocessing is part of the model: images of another
+size are resized and cropped at their centre, encoded ones turned as their EXIF
+data say. `tf.saved_model.load` returns an object that takes float32 images in
+[0, 1], also with `training=True`; fine-tune its `trainable_variables`. Other
+files take the same images:
 
 {files}
 
 ## Data and recipe
 
 {recipe}
-
-## Evaluation
-
-{evaluation}
 
 ## Licence
 
@@ -72,24 +34,10 @@ you distribute this export, add the licence of the weights here.
 
 def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
     """Returns the card in Markdown; a model from Python has no run."""
-    images = _IMAGES
-    if details["channels"] > 3:
-        size, channels = details["image_size"], details["channels"]
-        images = f"float32 `[N, {size}, {size}, {channels}]`, colours in [0, 1]"
-    rows = [
-        (f"`{name}`", *(x.format(images=images, **details) for x in texts))
-        for name, texts in _SIGNATURES.items()
-        if name in details["signatures"]
-    ]
-    signatures = _table(("signature", "inputs", "outputs"), rows)
-    if details["channels"] == 3:
-        signatures += _PREPROCESSING.format(**details)
-    heading, *others = format_rows(details)
     sections = {
-        "signatures": signatures,
-        "files": _table(heading, others) if others else "None.",
+        "signatures": ", ".join(f"`{x}`" for x in details["signatures"]),
+        "files": _table(format_rows(details)),
         "recipe": _recipe(run),
-        "evaluation": _evaluation(run),
     }
     return _CARD.format(**details | sections)
 
@@ -97,7 +45,7 @@ def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
 def format_rows(details: dict[str, Any]) -> list[tuple[str, ...]]:
     """Returns the table of an export's other formats, with its heading.
 
-    The last columns compare embeddings with the SavedModel's on real images;
+    The last columns compare embeddings with the SavedModel's on photographs;
     the difference is a fraction of the largest value.
     """
     heading = ("file", "read by", "bytes", "largest difference", "least cosine")
@@ -125,33 +73,7 @@ def _recipe(run: checkpoints.Run | None) -> str:
     )
 
 
-def _evaluation(run: checkpoints.Run | None) -> str:
-    """Returns the table of `evaluate`."""
-    report = {}
-    if run is not None:
-        path = os.path.join(run.config.runtime.workdir, _EVALUATION)
-        report = files.read_json(path, {}, {"results": [_ROW]})
-    if run is None or not report:
-        return "None: run `python -m tf_contrastive evaluate` before `export`."
-    rows = [
-        (
-            f"{result['protocol']} {result.get('variant', '')}".strip(),
-            str(result.get("dataset") or report.get("dataset")),
-            f"{result['top1']:.4f}",
-        )
-        for result in report["results"]
-        if result["encoder"] == "trained" and result["top1"] is not None
-    ]
-    text = (
-        f"{_table(('protocol', 'dataset', 'top-1'), rows)}\n\nOf step"
-        f" {report.get('step')} (the export: step {run.step}), on the split"
-        f" {report.get('test_split')}."
-    )
-    if report.get("seen"):
-        text += f"\n\nWarning: {report['seen']}."
-    return text
-
-
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    heading, *others = rows
+    lines = [heading, ["---"] * len(heading), *others]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -15,31 +15,16 @@ from tf_contrastive import checkpoints
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import ChannelStatistics
-from tf_contrastive.config.encoder import names_weights
 from tf_contrastive.encoders import checked_input, pretrained, published
 from tf_contrastive.exporting import versioning
 
 
-def kind_of(path: str) -> str:
-    """Decides what a path is: "pretrained", "run", "published" or "export".
-
-    A folder with the files of a run is a run, whatever else is in it.
+def _saved_model(path: str) -> str:
+    """Returns the newest SavedModel of an export.
 
     Raises:
-      UserError: if it is none of them.
+      UserError: if there is none.
     """
-    if path.startswith(pretrained.SCHEME):
-        return "pretrained"
-    if checkpoints.is_run(path):
-        return "run"
-    if find_published(path):
-        return "published"
-    _saved_model(path)
-    return "export"
-
-
-def _saved_model(path: str) -> str:
-    """Returns the newest SavedModel of an export."""
     if saved_model := versioning.newest(path):
         return saved_model
     if not tf.io.gfile.isdir(path):
@@ -155,12 +140,6 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
     Raises:
       UserError: if it is another network.
     """
-    if names_weights(path) and not tf.io.gfile.isdir(path):
-        raise errors.UserError(
-            f"{errors.arg('init_from', path)} is for networks of Keras and"
-            f" KerasCV: set {errors.arg('encoder', 'keras:NAME')}, such as"
-            " keras:ResNet50, or keras_cv:NAME"
-        )
     other = load(path)
     theirs, mine = other.variables, encoder.variables
     pairs = itertools.zip_longest(map(_form, theirs), map(_form, mine))

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 import tf_contrastive
@@ -20,7 +19,6 @@ from tf_contrastive.exporting import (
 )
 from tf_contrastive.exporting.exported_networks import Parts, image_shape
 from tf_contrastive.exporting.serving_module import ServingModule
-from tf_contrastive.views import preprocessing
 
 # Model servers ignore this folder.
 DETAILS_FILE = "assets.extra/model.json"
@@ -48,7 +46,6 @@ def export(
     head: Callable[[tf.Tensor], tf.Tensor] | None = None,
     label_names: Sequence[str] = (),
     formats: Sequence[str] = (),
-    images: np.ndarray | None = None,
     max_image_pixels: int = Exporting.max_image_pixels,
 ) -> str:
     """Writes the next version of a SavedModel that serves embeddings.
@@ -65,8 +62,6 @@ def export(
         `PrototypeHead`; None: no signature `classify`.
       label_names: of its classes; default: those of the run, or their ids.
       formats: "keras", "tflite" and "onnx", in addition to the SavedModel.
-      images: float32 [n, S, S, K], real images as the encoder takes them, to
-        check and calibrate TFLite and ONNX; None: crops of two photographs.
       max_image_pixels: limit of an encoded image that is decoded.
 
     Returns:
@@ -97,7 +92,7 @@ def export(
         try:
             if "keras" in formats:
                 conversions.append(_save_keras(parts.encoder, path))
-            for file in tflite_onnx.write(path, module, others, images):
+            for file in tflite_onnx.write(path, module, others):
                 conversions.append(file)
         except errors.UserError as error:
             if errors.is_full_disk(error):
@@ -194,7 +189,6 @@ def _details(
         "num_classes": num_classes,
         "label_names": [str(name) for name in label_names],
         "step": parts.run.step if parts.run else None,
-        "resized_side": preprocessing.resize_target(size),
         "max_image_pixels": max_image_pixels,
         "flags": flags.record(parts.run.config) if parts.run else None,
         "package": tf_contrastive.__version__,
@@ -210,9 +204,8 @@ def details(path: str) -> dict[str, Any]:
       "signatures", "head" (or None), "num_classes" (or None), "label_names",
       "step" (of a run, or None), "formats": [{"format", "file", "reader",
       "bytes", "largest_difference", "least_cosine"}, ...] (the last two where
-      they were compared), "resized_side",
-      "max_image_pixels", "flags" (of the run, or None), "package",
-      "tensorflow"}.
+      they were compared), "max_image_pixels", "flags" (of the run, or None),
+      "package", "tensorflow"}.
     """
     return files.read_json(os.path.join(path, DETAILS_FILE))
 

@@ -17,12 +17,12 @@ from tf_contrastive.exporting.photographs import photographs
 from tf_contrastive.exporting.serving_module import ServingModule
 
 # The largest difference from the SavedModel, as a fraction of the largest
-# |value|, and the least cosine of an embedding with 8-bit weights, and with 8
-# bits throughout. This package's encoders have at least 0.9994 and 0.997.
-_MAX_DIFFERENCE = 1e-5
-_MIN_COSINES = {"tflite dynamic int8": 0.999, "tflite int8": 0.99}
+# |value|, and the least cosine of an embedding with 8-bit weights. This
+# package's encoders have at least 0.9994.
+_MAX_DIFFERENCE, _MIN_COSINE = 1e-5, 0.999
+_INT8 = "tflite dynamic int8"
 # Images compared, and how many at a time.
-_COMPARED, _BATCH = 64, 16
+_COMPARED, _BATCH = 32, 16
 _OPSET = 17
 # Format -> what reads its files, and the packages of the extra with its name.
 _READERS = {
@@ -45,19 +45,16 @@ def write(
     path: str,
     module: ServingModule,
     formats: Sequence[str],
-    images: np.ndarray | None,
 ) -> Iterator[dict[str, Any]]:
     """Writes an encoder in other formats, next to its SavedModel.
 
-    TFLite comes in three kinds: float32, with 8-bit weights ("dynamic int8"),
-    and with 8-bit integers throughout ("int8").
+    TFLite comes in two kinds: float32, and with 8-bit weights ("dynamic int8").
+    Embeddings of photographs are compared.
 
     Args:
       path: folder of the SavedModel, with which the others are compared.
       module: holds the encoder.
       formats: "tflite", "onnx".
-      images: float32 [n, S, S, K], real images; None: crops of photographs. All
-        calibrate the int8 model; the first are compared.
 
     Yields:
       `saved_model.details`' description of each file, once it is written.
@@ -68,17 +65,15 @@ def write(
     """
     if not formats:
         return
-    if images is None:
-        _, size, _, channels = module.encoder_spec.shape
-        images = photographs(32, size, channels)
+    _, size, _, channels = module.encoder_spec.shape
+    images = photographs(_COMPARED, size, channels)
     function = tf.function(
         lambda images: {"embedding": module.encode(images)},
         input_signature=[module.encoder_spec],
     )
-    compared = images[:_COMPARED]
-    expected = np.asarray(tf.saved_model.load(path)(compared))
+    expected = np.asarray(tf.saved_model.load(path)(images))
     converters = {
-        "tflite": lambda: _tflite(function, module, images),
+        "tflite": lambda: _tflite(function, module),
         "onnx": lambda: _onnx(function),
     }
     for name in formats:
@@ -86,9 +81,11 @@ def write(
             for kind, content, embed in converters[name]():
                 file = f"{kind.replace(name, 'encoder')}.{name}"
                 file = file.replace(" ", "_")
-                batches = range(0, len(compared), _BATCH)
                 embeddings = np.concatenate(
-                    [embed(compared[i : i + _BATCH]) for i in batches]
+                    [
+                        embed(images[i : i + _BATCH])
+                        for i in range(0, _COMPARED, _BATCH)
+                    ]
                 )
                 difference, cosine = compare(embeddings, expected)
                 _check(kind, file, difference, cosine)
@@ -112,12 +109,9 @@ def write(
 
 def _check(kind: str, file: str, difference: float, cosine: float) -> None:
     """Raises `UserError` if embeddings differ too much."""
-    least = _MIN_COSINES.get(kind)
-    fits, allowed = (
-        (difference <= _MAX_DIFFERENCE, f"{_MAX_DIFFERENCE:g}")
-        if least is None
-        else (cosine >= least, f"a cosine of {least:g}")
-    )
+    fits, allowed = difference <= _MAX_DIFFERENCE, f"{_MAX_DIFFERENCE:g}"
+    if kind == _INT8:
+        fits, allowed = cosine >= _MIN_COSINE, f"a cosine of {_MIN_COSINE:g}"
     if not fits:  # NaN does not fit either.
         raise errors.UserError(
             f"{file} differs from the SavedModel by {difference:.1e} of the"
@@ -143,23 +137,13 @@ def compare(
 def _tflite(
     function: tf.types.experimental.GenericFunction,
     module: ServingModule,
-    images: np.ndarray,
 ) -> Iterator[tuple[str, bytes, Embed]]:
-    for kind in ("tflite", "tflite dynamic int8", "tflite int8"):
+    for kind in ("tflite", _INT8):
         converter = tf.lite.TFLiteConverter.from_concrete_functions(
             [function.get_concrete_function()], module
         )
-        if kind != "tflite":
+        if kind == _INT8:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if kind == "tflite int8":
-            # Images and embeddings stay float32, so that all files are called
-            # in the same way.
-            converter.target_spec.supported_ops = [
-                tf.lite.OpsSet.TFLITE_BUILTINS_INT8
-            ]
-            converter.representative_dataset = lambda: (
-                {"images": image[np.newaxis]} for image in images
-            )
         content = converter.convert()
         interpreter = tf.lite.Interpreter(model_content=content)
         yield kind, content, functools.partial(_interpret, interpreter)
