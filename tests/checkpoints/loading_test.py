@@ -5,12 +5,9 @@ import shutil
 import pytest
 import saved_run
 
-from tf_contrastive import checkpoints, exporting
+from tf_contrastive import checkpoints
 from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import loading
-from tf_contrastive.commands import export as export_command
-from tf_contrastive.commands.export import Export
-from tf_contrastive.config import fields
 
 
 @pytest.fixture(scope="module")
@@ -43,68 +40,13 @@ def _go_on(folder):
     return step + 1
 
 
-@pytest.fixture
-def pruned(folder, monkeypatch):
-    """A function that has the run go on twice, each time during a read."""
-
-    def during(name):
-        whole, left = getattr(loading, name), [2]
-
-        def then_pruned(*args, **options):
-            result = whole(*args, **options)
-            if left[0] and options.get("trained", True):
-                left[0] -= 1
-                _go_on(folder)
-            return result
-
-        monkeypatch.setattr(loading, name, then_pruned)
-        monkeypatch.setattr(checkpoints, name, then_pruned)
-        return folder
-
-    return during
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["load_run", "load_encoder"])
-def test_the_newest_that_is_there_is_read(moment, pruned):
-    parts = exporting.Parts.load(str(pruned(moment)))
-    assert parts.run.step == 3
-
-
-@pytest.mark.slow
-def test_export_and_load_take_it(pruned, monkeypatch):
-    folder = str(pruned("load_encoder"))
-    exported = []
-
-    def export(parts, output_dir, head, **_):
-        exported.append((parts.run.step, type(head)))
-        raise StopIteration
-
-    monkeypatch.setattr(exporting, "export", export)
-    with pytest.raises(StopIteration):
-        export_command.run(
-            fields.replace(Export(), workdir=folder, head="probe")
-        )
-    assert exported == [(3, exporting.ProbeHead)]
-    pruned("load_run")
-    assert exporting.load(folder).output_shape[-1]
-
-
-def test_a_chosen_step_that_is_deleted_is_an_error(folder, monkeypatch):
-    whole = loading.load_run
-
-    def then_pruned(*args):
-        run = whole(*args)
-        _go_on(folder)
-        return run
-
-    monkeypatch.setattr(loading, "load_run", then_pruned)
+def test_one_that_is_deleted_before_it_is_read_is_an_error(folder):
+    run = checkpoints.load_run(str(folder))
+    _go_on(folder)
+    with pytest.raises(checkpoints.DeletedCheckpointError, match="repeat"):
+        checkpoints.load_encoder(run)
     with pytest.raises(errors.UserError, match=r"checkpoint=1: .* only of 2"):
-        exporting.Parts.load(str(folder), 1)
-    # One that is always deleted does not loop forever.
-    monkeypatch.setattr(loading, "_ATTEMPTS", 2)
-    with pytest.raises(checkpoints.DeletedCheckpointError):
-        exporting.Parts.load(str(folder))
+        checkpoints.load_run(str(folder), 1)
 
 
 def test_one_deleted_while_its_damage_is_looked_for_is_not_damaged(

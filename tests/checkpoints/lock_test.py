@@ -1,7 +1,6 @@
 """The lock on a folder: one process at a time, and takeover of stale locks."""
 
 import json
-import threading
 import time
 from pathlib import Path
 
@@ -108,9 +107,7 @@ def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
 ):
     monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
     file = tmp_path / "pretrain.lock"
-    before = {*threading.enumerate()}
     with checkpoints.FolderLock(str(tmp_path)):
-        (renewing,) = {*threading.enumerate()} - before
         first = json.loads(file.read_text())
         processes.wait_for(
             lambda: json.loads(file.read_text())["renewed"] > first["renewed"]
@@ -118,31 +115,11 @@ def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
 
         def is_left():
             file.write_text(json.dumps(first | {"token": "other"}))
-            return not renewing.is_alive()
+            time.sleep(0.1)  # A renewal that had begun has ended.
+            return json.loads(file.read_text())["token"] == "other"
 
         processes.wait_for(is_left)
     assert json.loads(file.read_text())["token"] == "other"  # It is there.
-
-
-def test_a_lock_that_vanishes_is_written_again_and_a_folder_is_not(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
-    folder, looks, read = tmp_path / "run", [], files.read_json
-
-    def looked(*args):
-        looks.append(args)
-        return read(*args)
-
-    monkeypatch.setattr(files, "read_json", looked)
-    with checkpoints.FolderLock(str(folder)):
-        (folder / "pretrain.lock").unlink()
-        processes.wait_for((folder / "pretrain.lock").exists)
-        # Not removed at once, since the lock may be written meanwhile.
-        folder.rename(tmp_path / "moved")
-        looks.clear()
-        processes.wait_for(lambda: len(looks) > 3)
-    assert not folder.exists()
 
 
 def test_an_object_store_has_a_lock_too(monkeypatch):

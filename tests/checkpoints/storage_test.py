@@ -18,22 +18,6 @@ from tf_contrastive import checkpoints
 from tf_contrastive.base import errors
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["run*", "run?", "run[12]", "run\\1"])
-def test_characters_of_patterns_match_no_other_folder(name, tmp_path):
-    write_steps(tmp_path / "run1")
-    unfinished = tmp_path / "run1" / "checkpoints" / "ckpt-4_temp"
-    unfinished.mkdir()
-    before = sorted((tmp_path / "run1").rglob("*"))
-    assert open_checkpoints(tmp_path / name).restore() == 0
-    assert sorted((tmp_path / "run1").rglob("*")) == before
-    # A run that was moved there is found.
-    shutil.rmtree(tmp_path / name)
-    shutil.copytree(tmp_path / "run1", tmp_path / name)
-    assert checkpoints.step_of(newest_path(tmp_path / name, "")) == 3
-    assert len(checkpoints.saved(str(tmp_path / name))) == 3
-
-
 def test_other_files_are_no_checkpoints(tmp_path):
     write_steps(tmp_path)
     folder = tmp_path / "checkpoints"

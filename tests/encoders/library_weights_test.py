@@ -146,31 +146,6 @@ def test_features_equal_those_of_keras_cv(tmp_path):
     assert_equal_features(found, model, lambda x: x)
 
 
-@pytest.mark.slow
-def test_imagenet_is_what_keras_cv_downloads(monkeypatch):
-    """A local network takes the place of a preset: of images of any size."""
-    from keras_cv.models import CSPDarkNetBackbone
-
-    model = trained(
-        CSPDarkNetBackbone(
-            stackwise_channels=[48, 96, 192, 384],
-            stackwise_depth=[1, 3, 3, 1],
-            include_rescaling=True,
-            input_shape=(None, None, 3),
-        )
-    )
-    asked = []
-
-    def from_preset(name):
-        asked.append(name)
-        return model
-
-    monkeypatch.setattr(CSPDarkNetBackbone, "from_preset", from_preset)
-    found = ours("keras_cv:csp_darknet_tiny", "imagenet")
-    assert asked == ["csp_darknet_tiny_imagenet"]
-    assert_equal_features(found, model, lambda x: x)
-
-
 # ---- What is no such weights -------------------------------------------------
 
 

@@ -5,11 +5,9 @@ resumes it, another one is refused. All paths go through `tf.io.gfile`.
 """
 
 from tf_contrastive.checkpoints.finite import NonFiniteError
-from tf_contrastive.checkpoints.last_step import saving_on_error
 from tf_contrastive.checkpoints.loading import (
     DeletedCheckpointError,
     Run,
-    load,
     load_encoder,
     load_heads,
     load_run,
@@ -19,7 +17,7 @@ from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.opened import OpenedRun
 from tf_contrastive.checkpoints.retention import Retention
 from tf_contrastive.checkpoints.saving import Checkpoints
-from tf_contrastive.checkpoints.session import session
+from tf_contrastive.checkpoints.session import saving_on_error, session
 from tf_contrastive.checkpoints.storage import (
     CONFIG_FILE,
     damage_of,
@@ -50,7 +48,6 @@ __all__ = [
     "is_present",
     "is_run",
     "lineage",
-    "load",
     "load_encoder",
     "load_heads",
     "load_run",

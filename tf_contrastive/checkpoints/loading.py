@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,11 +11,6 @@ from tf_contrastive.checkpoints import storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model import networks
-
-_Loaded = TypeVar("_Loaded")
-
-# How often another checkpoint is read, if a run deletes each meanwhile.
-_ATTEMPTS = 10
 
 
 class DeletedCheckpointError(errors.UserError):
@@ -48,7 +42,7 @@ class Run:
 def load_run(workdir: str, step: int | None = None) -> Run:
     """Reads a run's folder, at a step's checkpoint; None: the newest whole one.
 
-    A run that goes on may delete the checkpoint before it is read: see `load`.
+    A run that goes on may delete the checkpoint before it is read.
 
     Raises:
       UserError: if it holds no run, or no such checkpoint.
@@ -73,25 +67,6 @@ def load_run(workdir: str, step: int | None = None) -> Run:
         )
     metadata = storage.read_metadata(directory)
     return Run(run_config, metadata, path, storage.step_of(path))
-
-
-def load(
-    workdir: str, read: Callable[[Run], _Loaded], step: int | None = None
-) -> _Loaded:
-    """Calls `read` with a run at its newest whole checkpoint, or at a step.
-
-    If a run that goes on deletes the newest checkpoint meanwhile, `read` is
-    called again, with the newest one that is there.
-
-    Raises:
-      UserError: see `load_run`.
-    """
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return read(load_run(workdir, step))
-        except DeletedCheckpointError:
-            continue
-    return read(load_run(workdir, step))
 
 
 def load_encoder(

@@ -160,12 +160,7 @@ class FolderLock:
         while not self._closed.wait(_RENEW_SECONDS):
             # A full disk or a lost connection does not end the run.
             with contextlib.suppress(tf.errors.OpError, errors.UserError):
-                owner = self._read()
-                # The next save reports another owner, and a folder that is
-                # gone.
-                if owner or tf.io.gfile.isdir(self._folder):
-                    if owner and owner["token"] != self._owner["token"]:
-                        return
+                if self._is_owner():
                     self._write()
 
 

@@ -6,7 +6,6 @@ checkpoints stay forever.
 
 import contextlib
 import os
-import re
 
 import tensorflow as tf
 
@@ -17,47 +16,37 @@ from tf_contrastive.checkpoints import storage
 class Retention:
     """Lists a folder's checkpoints for TensorFlow, and removes old ones.
 
-    Checkpoints that are not listed, and older than the newest listed one, are
-    those that somebody kept: they stay.
-
     Args:
       directory: the folder.
       keep: how many of the newest checkpoints stay.
 
     Attributes:
-      newest: step of the newest whole checkpoint that is listed; None: none is.
+      newest: step of the newest whole checkpoint; None: none is.
     """
 
     def __init__(self, directory: str, keep: int) -> None:
         self._directory = directory
         self._keep = keep
         path, _ = storage.newest(directory)
-        newest = self.newest = storage.step_of(path) if path else None
-        present = {
-            storage.step_of(path)
-            for path in storage.checkpoint_paths(directory)
-        }
-        self._steps = _listed(directory) & present
-        if newest is None:
-            return
-        # The writer of those after the last one was killed before it listed
-        # them.
-        last = max(self._steps, default=newest)
-        self._steps |= {s for s in present if s == newest or s > last}
-        self._write(newest)
+        self.newest = storage.step_of(path) if path else None
+        if self.newest is not None:
+            # Its writer may have been killed before it listed it.
+            self._write(self.newest)
 
     def add(self, path: str) -> None:
         """Lists a checkpoint that is whole, and removes those before it."""
         step = storage.step_of(path)
-        self._steps.add(step)
         # Before anything is deleted, so that a kill leaves a list of what is
         # there. Later steps are of damaged checkpoints, to be written again.
         self._write(step)
-        for old in sorted(s for s in self._steps if s <= step)[: -self._keep]:
-            self._steps.discard(old)
+        for old in [s for s in self._steps() if s <= step][: -self._keep]:
             remove(self._directory, old)
         self._write(step)
         self.newest = step
+
+    def _steps(self) -> list[int]:
+        paths = storage.checkpoint_paths(self._directory)
+        return [*map(storage.step_of, paths)]
 
     def _write(self, newest: int) -> None:
         """Writes TensorFlow's list, in which the newest one comes last."""
@@ -66,22 +55,12 @@ class Retention:
         lines = [f'model_checkpoint_path: "{storage.PREFIX}-{newest}"']
         lines += [
             f'all_model_checkpoint_paths: "{storage.PREFIX}-{step}"'
-            for step in (*sorted(self._steps - {newest}), newest)
+            for step in (*(s for s in self._steps() if s != newest), newest)
         ]
         files.write(
             os.path.join(self._directory, "checkpoint"),
             "".join(f"{line}\n" for line in lines),
         )
-
-
-def _listed(directory: str) -> set[int]:
-    """Returns the steps in TensorFlow's list."""
-    state = storage.listed(directory)
-    return {
-        storage.step_of(path)
-        for path in (state.all_model_checkpoint_paths if state else ())
-        if re.fullmatch(rf"{storage.PREFIX}-\d+", os.path.basename(path))
-    }
 
 
 def remove(directory: str, step: int) -> None:

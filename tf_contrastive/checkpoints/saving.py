@@ -15,7 +15,6 @@ from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.opened import OpenedRun
 from tf_contrastive.checkpoints.retention import Retention
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.encoders.variable_names import counted_from_zero
 
 
 class Checkpoints:
@@ -98,16 +97,15 @@ class Checkpoints:
         # An optimizer's slots are stored by position: with another order,
         # variables would get each other's momentum.
         variables = [
-            # Keras numbers unnamed layers per process.
-            [re.sub(r"_\d+(?=[/:])", "", v.name), v.shape.as_list()]
+            [_kind(v.name), v.shape.as_list()]
             for v in self._model.pretrained_variables
         ]
         path = os.path.join(self.directory, storage.METADATA_FILE)
         written = storage.read_metadata(self.directory, {})
         if storage.checkpoint_paths(self.directory):
             _check_data(folder, written, metadata, run_config)
-        previous = written.get("variables")
-        if previous is not None and _counted(previous) != _counted(variables):
+        previous = [[_kind(n), s] for n, s in written.get("variables", [])]
+        if previous and previous != variables:
             raise errors.UserError(
                 f"{self.directory} was written by another version of the model,"
                 " with other variables: resume it with that version, or choose"
@@ -212,10 +210,12 @@ def _metadata(info: datasets.Info) -> dict[str, Any]:
     }
 
 
-def _counted(variables: list[list[Any]]) -> list[tuple[Any, ...]]:
-    names = counted_from_zero([name for name, _ in variables])
-    shapes = [shape for _, shape in variables]
-    return list(zip(names, shapes, strict=True))
+def _kind(name: str) -> str:
+    """Returns a variable's name without the numbers of layers.
+
+    Keras numbers those without a name in the whole process ("conv2d_37").
+    """
+    return re.sub(r"_?\d+", "", name.rpartition(":")[0] or name)
 
 
 def _check_data(
@@ -233,15 +233,12 @@ def _check_data(
     changed = {k for k in keys if k in written and written[k] != metadata[k]}
     if not changed:
         return
-    counts = [
+    text = "; ".join(
         f"{metadata[key]} {what}, there {written[key]}"
-        for key, what in (
-            ("num_examples", "images"),
-            ("num_classes", "classes"),
-        )
+        for key, what in zip(keys, ("images", "classes"), strict=False)
         if key in changed
-    ]
-    text = "; ".join(counts or ["names of classes"])
+    )
+    text = text or "names of classes"
     problem = f"the data of {folder} has changed ({text})"
     if changed != {"num_examples"}:
         raise errors.UserError(

@@ -1,14 +1,15 @@
-"""What a job needs while it writes into a run's folder."""
+"""What a job needs while it writes into a run's folder, and at its end."""
 
 import contextlib
 from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import distribution
+from tf_contrastive import datasets, distribution
 from tf_contrastive.base import errors
 from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.preemption import PreemptionListener
+from tf_contrastive.checkpoints.saving import Checkpoints
 
 
 @contextlib.contextmanager
@@ -37,3 +38,27 @@ def session(
                 )
         listener = PreemptionListener(strategy)
         yield lock, resources.enter_context(listener)
+
+
+@contextlib.contextmanager
+def saving_on_error(
+    saved: Checkpoints,
+    strategy: tf.distribute.Strategy,
+) -> Iterator[None]:
+    """Saves the present step before an error of TensorFlow ends the run.
+
+    Raises:
+      UserError: for an image that can no longer be read.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Without saving, which needs all workers.
+            raise
+        saved.finish()
+        if named := datasets.name_unreadable(error):
+            raise errors.UserError(
+                f"{named}; saved at step {saved.step:,}"
+            ) from error
+        raise

@@ -114,7 +114,7 @@ def run(options: Evaluate) -> int:
         if evaluation.watch:
             _watch(options, strategy)
         elif evaluation.workdir:
-            checkpoints.load(evaluation.workdir, score)
+            score(checkpoints.load_run(evaluation.workdir))
         else:
             score(None)
     return 0

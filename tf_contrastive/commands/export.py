@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tf_contrastive.base import terminal
 from tf_contrastive.config.export import Exporting
@@ -40,19 +40,12 @@ def run(options: Export) -> int:
     formats = settings.format
     exporting.check_installed(formats)
 
-    def load(
-        saved: checkpoints.Run,
-    ) -> tuple[checkpoints.Run, exporting.Parts, Any]:
-        parts = exporting.Parts.from_run(saved)
-        if settings.head != "probe":
-            return saved, parts, None
+    saved = checkpoints.load_run(settings.workdir, settings.checkpoint)
+    parts, head = exporting.Parts.from_run(saved), None
+    if settings.head == "probe":
         features = parts.encoder.output_shape[-1]
-        return saved, parts, exporting.ProbeHead.from_run(saved, features)
-
-    saved, parts, head = checkpoints.load(
-        settings.workdir, load, settings.checkpoint
-    )
-    if settings.head == "prototype":
+        head = exporting.ProbeHead.from_run(saved, features)
+    elif settings.head == "prototype":
         head = run_images.prototypes(saved, parts.encoder, settings.data_dir)
     output_dir = settings.output_dir or os.path.join(settings.workdir, "export")
     path = exporting.export(

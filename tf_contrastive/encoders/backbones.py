@@ -5,7 +5,7 @@ unchanged. Stochastic depth is off: its random state is not in the checkpoint,
 and a resumed run would not equal the uninterrupted one.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,13 +18,7 @@ _LEAST_SIDE = 75
 
 
 class _Backbone(declared.Library):
-    """A network of another library.
-
-    Attributes:
-      cache: where the library looks for weights before it downloads them.
-    """
-
-    cache: ClassVar[str]
+    """A network of another library."""
 
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
         """Returns the network, and its output for the images."""
@@ -79,8 +73,6 @@ def _keep_float32(layer: tf.keras.layers.Normalization) -> None:
 class Keras(declared.Keras, _Backbone):
     """A network of `tf.keras.applications`."""
 
-    cache = "~/.keras/models"
-
     def _made(self, weights: str | None, **inputs: Any) -> tf.keras.Model:
         make = getattr(tf.keras.applications, self.network)
         arguments = self.declared_network.arguments
@@ -107,8 +99,6 @@ class Keras(declared.Keras, _Backbone):
 class KerasCV(declared.KerasCV, _Backbone):
     """A backbone of KerasCV."""
 
-    cache = "~/.cache/kagglehub/models"
-
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
         backbone = self.of_library(tuple(images.shape[1:]))
         # A plain model of the same layers: KerasCV's class cannot be cloned.
@@ -120,34 +110,17 @@ class KerasCV(declared.KerasCV, _Backbone):
     def of_library(
         self, input_shape: tuple[int, int, int], weights: str | None = None
     ) -> tf.keras.Model:
-        """Returns the network as KerasCV makes it.
-
-        With random weights without rescaling; a preset begins with a rescaling
-        of [0, 255] to [0, 1].
-        """
+        """Returns the network as KerasCV makes it, without rescaling."""
+        if weights is not None:
+            raise errors.UserError(
+                f"{errors.arg('init_from', weights)} is for keras:NAME: use a"
+                " file FILE.h5 that `save_weights` of KerasCV's network wrote"
+            )
         import keras_cv  # Here, because the import takes seconds.
 
         network = self.declared_network
-        kind = getattr(keras_cv.models, network.kind)
-        if weights is None:
-            return kind(
-                include_rescaling=False,
-                input_shape=input_shape,
-                **network.arguments,
-            )
-        preset = f"{self.network}_{weights}"
-        if preset not in kind.presets:
-            raise errors.UserError(
-                f"{errors.arg('init_from', weights)}: KerasCV has no such"
-                f" weights of {self.prefix}{self.network}, of its kind only"
-                f" {', '.join(p for p in kind.presets if weights in p)}: use"
-                f" another {errors.arg('encoder')}, or a file"
-            )
-        model = kind.from_preset(preset)
-        if not model.get_config()["include_rescaling"]:
-            raise errors.UserError(
-                f"{preset} of this version of KerasCV expects other images"
-                " than [0, 255]: use a file, with"
-                f" {errors.arg('standardize')} as it was trained"
-            )
-        return model
+        return getattr(keras_cv.models, network.kind)(
+            include_rescaling=False,
+            input_shape=input_shape,
+            **network.arguments,
+        )

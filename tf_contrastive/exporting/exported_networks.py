@@ -72,7 +72,8 @@ class Parts:
         if isinstance(source, Parts):
             return source
         if isinstance(source, str | os.PathLike):
-            return checkpoints.load(os.fspath(source), cls.from_run, checkpoint)
+            run = checkpoints.load_run(os.fspath(source), checkpoint)
+            return cls.from_run(run)
         head = getattr(source, "projection_head", None)
         encoder = plain_encoder(getattr(source, "encoder", source))
         return cls(encoder, head and _plain_head(head))

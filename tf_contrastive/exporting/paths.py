@@ -121,7 +121,7 @@ def load(path: str) -> tf.Module:
 
 def load_run(workdir: str) -> tf.keras.Model:
     """Loads the encoder of a run; see `load`."""
-    return _checked(checkpoints.load(workdir, checkpoints.load_encoder))
+    return _checked(checkpoints.load_encoder(checkpoints.load_run(workdir)))
 
 
 def _checked(encoder: tf.keras.Model) -> tf.keras.Model:
