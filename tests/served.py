@@ -30,8 +30,7 @@ def export(folder, seed=0):
     projection.build([None, 5])
     head = exporting.ProbeHead(np.arange(10.0).reshape([5, 2]), np.zeros([2]))
     parts = exporting.Parts(encoder, projection)
-    images = exporting.photographs(2, SIZE)
-    return exporting.export(parts, str(folder), head=head, images=images)
+    return exporting.export(parts, str(folder), head=head)
 
 
 def scale_weights(version, factor):

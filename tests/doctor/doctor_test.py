@@ -31,8 +31,6 @@ def _options(**changes):
 def _short_measurements(monkeypatch):
     monkeypatch.setattr(inspection, "_INPUT", 0.1)
     monkeypatch.setattr(inspection, "_STEPS", 3.0)
-    # However busy the machine is.
-    monkeypatch.setattr(inspection, "_MAX_TRACE", float("inf"))
 
 
 @small.encoder()

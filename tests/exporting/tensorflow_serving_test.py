@@ -20,7 +20,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from tf_contrastive import exporting
+from tf_contrastive.exporting import tflite_onnx
 
 pytestmark = pytest.mark.keras
 
@@ -37,7 +37,7 @@ def base(tmp_path_factory):
 
 
 def _photograph(side=40):
-    (image,) = exporting.photographs(1, side)
+    (image,) = tflite_onnx.photographs(1, side)
     return np.rint(image * 255).astype(np.uint8)
 
 

@@ -422,7 +422,7 @@ def test_what_cannot_be_served_is_refused(folder, tmp_path):
     (planted / "config.flags").write_text("")
     assert "is not an export" in _refused(saved_model=str(planted))
     assert "is not an export" in _refused(saved_model="pretrained:x")
-    assert "nor an export" in _refused(saved_model=str(tmp_path))
+    assert "is not an export" in _refused(saved_model=str(tmp_path))
     tf.saved_model.save(tf.Module(), str(tmp_path / "foreign" / "1"))
     assert "launch/serve" in _refused(saved_model=str(tmp_path / "foreign"))
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -15,13 +15,7 @@ ADVICE = "choose a folder in which you may create files"
 
 
 def check_workdir(run: Pretrain) -> None:
-    """Checks that a run can be written to its workdir, or resumed there.
-
-    Nothing is left behind.
-
-    Raises:
-      UserError: if the workdir cannot be written, or holds another experiment.
-    """
+    """Raises `UserError` if a run's workdir holds another experiment."""
     workdir = run.runtime.workdir
     if previous := _read_config(workdir):
         there = fields.values(previous)
@@ -42,13 +36,6 @@ def check_workdir(run: Pretrain) -> None:
                 f" ({'; '.join(differences)}): set these options as there to"
                 f" resume it, or choose another {errors.arg('workdir')}"
             )
-    # Where the workdir does not exist yet, try the folder in which it will be
-    # made. An object store has no folders.
-    folder = os.path.normpath(workdir) if "://" not in workdir else workdir
-    while "://" not in folder and not tf.io.gfile.exists(folder or "."):
-        folder = os.path.dirname(folder)
-    probe = os.path.join(folder, storage.CONFIG_FILE)
-    files.check_writable(probe, ADVICE)
 
 
 def is_run(path: str) -> bool:

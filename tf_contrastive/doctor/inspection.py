@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -26,10 +25,6 @@ from tf_contrastive.model import networks
 _LABELS = 2.0
 _INPUT = 1.5
 _STEPS = 6.0
-# Tracing the step takes this many times as long as building the model, about.
-# It cannot be interrupted, so one that takes too long is not begun.
-_TRACE_BY_BUILD = 3.0
-_MAX_TRACE = 12.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +53,7 @@ def inspect(run: Pretrain) -> Report:
     if run.runtime.workdir:
         checkpoints.check_workdir(run)
 
-    # Of this process, whatever else the machine does.
-    start = time.process_time()
     model, _ = prepared.with_options(steps_per_execution=1).build()
-    trace_seconds = _TRACE_BY_BUILD * (time.process_time() - start)
     predicted = memory.predict(model, run, replicas)
     classes = description.count_classes(source, _LABELS)
     warnings = {}
@@ -77,13 +69,12 @@ def inspect(run: Pretrain) -> Report:
             counts = np.append(counts, np.ones(alone, counts.dtype))
     input_speed = speed.measure_input(prepared, _INPUT)
     step = None
-    if trace_seconds < _MAX_TRACE:
-        # Memory that does not suffice is a warning, not an error.
-        with (
-            contextlib.suppress(tf.errors.ResourceExhaustedError),
-            networks.precision(run.runtime.precision),
-        ):
-            step = speed.measure_step(model, prepared, _STEPS)
+    # Memory that does not suffice is a warning, not an error.
+    with (
+        contextlib.suppress(tf.errors.ResourceExhaustedError),
+        networks.precision(run.runtime.precision),
+    ):
+        step = speed.measure_step(model, prepared, _STEPS)
     process_memory = None
     if prepared.machine.on_cpu:
         process_memory = memory.of_process(

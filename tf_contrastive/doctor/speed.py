@@ -38,13 +38,7 @@ def measure_input(run: train.PreparedRun, seconds: float) -> float:
     source, replicas = run.source, run.strategy.num_replicas_in_sync
     count = source.info.num_examples
     if count > _EXAMPLES:
-        # Files are read in sequence: those between would be read for nothing.
-        spread = source.arrays is not None
-        last = (count if spread else _EXAMPLES) - 1
-        source = source.select(
-            np.linspace(0, last, _EXAMPLES).round().astype(int)
-        )
-        count = _EXAMPLES
+        source, count = source.select(np.arange(_EXAMPLES)), _EXAMPLES
     size = min(
         run.options.schedule.batch_size, count, max(_INPUT_BATCH, 2 * replicas)
     )

@@ -20,7 +20,6 @@ from tf_contrastive.exporting.paths import (
     load,
     load_run,
 )
-from tf_contrastive.exporting.photographs import photographs
 from tf_contrastive.exporting.saved_model import (
     DETAILS_FILE,
     KERAS_FILE,
@@ -60,7 +59,6 @@ __all__ = [
     "makers",
     "makers_of_export",
     "num_features",
-    "photographs",
     "plain_encoder",
     "versions",
 ]

@@ -62,14 +62,6 @@ class Compiler:
         self.target, self.cores = target, cores or target.cores
         self._python = _interpreter(python)
 
-    def _failure(self, done: subprocess.CompletedProcess) -> errors.UserError:
-        lines = done.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"status {done.returncode}"
-        return errors.UserError(
-            f"{errors.arg('compile_for', self.target.name)}: the compiler"
-            f" failed ({reason}): run launch/install --tpu-compile"
-        )
-
     def compile(
         self, hlo: bytes, title: str, mode: str = compiler.RECOMPUTING
     ) -> Facts:
@@ -106,7 +98,12 @@ class Compiler:
         try:
             facts = json.loads(done.stdout.splitlines()[-1])
         except (IndexError, ValueError) as error:
-            raise self._failure(done) from error
+            lines = done.stderr.strip().splitlines()
+            reason = lines[-1] if lines else f"status {done.returncode}"
+            raise errors.UserError(
+                f"{errors.arg('compile_for', self.target.name)}: the compiler"
+                f" failed ({reason}): run launch/install --tpu-compile"
+            ) from error
         if "error" in facts and not _EXCESS.search(facts["error"]):
             raise errors.UserError(
                 f"{errors.arg('compile_for', self.target.name)}:"
