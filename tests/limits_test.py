@@ -124,7 +124,9 @@ def test_the_doctor_warns_beyond_its_limits(
         of_run = {k: v for k, v in given.items() if k not in known}
         of_facts = {k: v for k, v in given.items() if k in known}
         found = doctor_facts.facts(of_run, **of_facts)
-        assert (check in advice.warnings(found)) == warns, value
+        warnings = advice.warnings(found)
+        assert (check in warnings) == warns, value
+        assert "\n" not in warnings.get(check, "")
 
 
 # ---- Training ---------------------------------------------------------------

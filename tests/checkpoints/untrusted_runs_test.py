@@ -95,10 +95,3 @@ def test_commands_do_not_execute_it(arguments, original, tmp_path):
     words = arguments.format(run=run, out=tmp_path / "out").split()
     processes.run(processes.main(*words))
     assert not canary.exists()
-
-
-def test_a_folder_that_is_nothing_names_what_was_looked_for(tmp_path):
-    with pytest.raises(errors.UserError) as error:
-        tf_contrastive.load(str(tmp_path))
-    for name in ("config.flags", "saved_model.pb", str(tmp_path)):
-        assert name in str(error.value)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive.base import errors, files
 from tf_contrastive.embedding import output_files
 
 
@@ -23,16 +22,6 @@ def test_npz_has_embeddings_labels_and_names(scheme, tmp_path):
         assert found["labels"].tolist() == [1, 0, 1]
         assert found["label_names"].tolist() == ["cat", "dog"]
     assert tf.io.gfile.listdir(f"{scheme}{tmp_path}/new") == ["out.npz"]
-
-
-@pytest.mark.parametrize("name", ["file/out.npz", "folder"])
-def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(errors.UserError, match="cannot write"):
-        output_files.write(str(tmp_path / name), np.zeros([1, 2]))
-    with pytest.raises(errors.UserError, match="cannot write"):
-        files.check_writable(str(tmp_path / name))
 
 
 def test_a_full_disk_is_one_error(monkeypatch):

@@ -208,30 +208,3 @@ def test_gradients_in_half_precision(side, filters, shape):
     for mine, expected in zip(*results, strict=True):
         error = np.abs(np.asarray(mine, np.float64) - expected).max()
         assert error < np.abs(expected).max() / 100  # 8 bits.
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_what_xla_compiles_has_the_gradients_of_keras(size):
-    """It may be compiled here for a TPU, which has other fast operations."""
-    convolution = Conv2D(4, size, padding="same", use_bias=False)
-
-    def gradients(images):
-        with tf.GradientTape() as tape:
-            tape.watch(images)
-            total = tf.reduce_sum(convolution(images) ** 2)
-        return tape.gradient(total, [images, convolution.kernel])
-
-    images = tf.random.stateless_normal([2, 5, 5, 3], [0, size])
-    compiled, plain = (
-        tf.function(gradients, jit_compile=jit) for jit in (True, None)
-    )
-    kinds = [
-        {
-            op.type
-            for op in f.get_concrete_function(images).graph.get_operations()
-        }
-        for f in (compiled, plain)
-    ]
-    assert "Conv2DBackpropInput" in kinds[0] - kinds[1]
-    for found, expected in zip(compiled(images), plain(images), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

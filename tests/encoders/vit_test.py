@@ -12,7 +12,6 @@ from tf_contrastive import encoders, exporting, heads, losses
 from tf_contrastive.base import errors
 from tf_contrastive.encoders import vit
 from tf_contrastive.model import ContrastiveModel, networks
-from tf_contrastive.model.momentum_encoder import KeyBranch
 
 pytestmark = pytest.mark.early
 
@@ -316,15 +315,6 @@ def test_both_passes_of_the_gradient_cache_leave_out_the_same():
     evaluated = reference.encode(tf.constant(views), training=False)[1]
     assert np.abs(evaluated - projections).max() > 0.1
     _assert_close(_gradients(model, replicas.strategy(1)), expected)
-
-
-def test_a_momentum_encoder_copies_it():
-    encoder = _small()
-    head = heads.build("linear", output=4)
-    head(encoder.output)
-    branch = KeyBranch(encoder, head, momentum=0.5, queue_size=4)
-    images = noise(4, 8)
-    np.testing.assert_array_equal(branch(images), head(encoder(images)))
 
 
 # ---- Exports -----------------------------------------------------------------

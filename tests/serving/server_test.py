@@ -257,16 +257,6 @@ def versions():
     versions.only.release.set()
 
 
-def test_the_defaults_of_limits():
-    options = Serving()
-    assert options.max_body_bytes == 32 * 2**20
-    assert options.max_queue == 128
-    assert options.request_seconds == 30
-    assert app_module.READ_SECONDS == 10
-    config = server_module.make(App(options, _Versions()), 30).config
-    assert config.timeout_graceful_shutdown == 30
-
-
 def _status(answer):
     return int(answer.split(b" ", 2)[1])
 

@@ -249,12 +249,6 @@ ENTRY %main (x: f32[2]) -> f32[2] {
     assert compiler.untaken_bytes(program) == far - 2 * 4 * 3
 
 
-def test_the_table_of_tpus_is_that_of_its_data():
-    assert table.DOCUMENT.read_text() == table.document(table.data()), (
-        "run `python tools/tpu.py`"
-    )
-
-
 _RECIPES = {
     name: (fields.replace(run, encoder="resnet10", width=1.0), images)
     for name, (run, images) in table.recipes().items()
