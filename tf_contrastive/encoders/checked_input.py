@@ -23,20 +23,24 @@ class Encoder(tf.keras.Model):
         """
         # Not where it becomes a part of another Keras model.
         if isinstance(inputs, tf.Tensor | np.ndarray):
-            images = tf.convert_to_tensor(inputs)
-            check_shape(images.shape, self.input_shape)
-            if images.shape[0] == 0:
+            inputs = checked(inputs, self.input_shape)
+            if inputs.shape[0] == 0:
                 raise ValueError("no images: must be at least one")
-            inputs = pixels(images)
         return super().__call__(inputs, *args, **kwargs)
 
 
-def check_shape(shape: tf.TensorShape, expected: Any) -> None:
-    """Raises `ValueError` unless images have a shape [N, H, W, K]."""
-    if not shape.is_compatible_with(expected):
+def checked(images: Any, shape: Any) -> tf.Tensor:
+    """Returns images of a shape [N, H, W, K]; see `pixels`.
+
+    Raises:
+      ValueError: for another shape.
+    """
+    images = tf.convert_to_tensor(images)
+    if not images.shape.is_compatible_with(shape):
         raise ValueError(
-            f"images of shape {shape}: must be {tf.TensorShape(expected)}"
+            f"images of shape {images.shape}: must be {tf.TensorShape(shape)}"
         )
+    return pixels(images)
 
 
 def pixels(images: tf.Tensor) -> tf.Tensor:

@@ -69,11 +69,9 @@ class Export:
           ValueError: for another shape.
           InvalidArgumentError: for colours outside of [0, 1].
         """
-        images = tf.convert_to_tensor(images)
         function = self.loaded.__call__.concrete_functions[0]
-        spec = function.structured_input_signature[0][0]
-        checked_input.check_shape(images.shape, spec.shape)
-        return self.loaded(checked_input.pixels(images), training)
+        shape = function.structured_input_signature[0][0].shape
+        return self.loaded(checked_input.checked(images, shape), training)
 
     def __getattr__(self, name: str) -> Any:
         if name == "loaded":  # While it is copied.
