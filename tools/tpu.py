@@ -1,7 +1,7 @@
 """Writes docs/tpu.md: what training steps take of TPUs, by their compiler.
 
 Use: python tools/tpu.py [--minutes=N]
-     python tools/tpu.py --recipes
+     python tools/tpu.py --recipes [--whole]
 
 It needs no TPU, but `launch/install --tpu-compile`. A row takes minutes. Rows
 are kept in docs/tpu.json, and only those that are missing are compiled: delete
@@ -9,7 +9,8 @@ what is out of date. --minutes: begin no row after that time.
 
 --recipes: instead compile the step of every flagfile of configs/ for TPUs, for
 8 cores with the recipe's batch per core, and exit with 1 if one fails or does
-not fit. Flagfiles whose steps have the same form share one.
+not fit. Flagfiles whose steps have the same form share one. --whole: generate
+code, too, which takes 30 times as long.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from tf_contrastive import flags
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor.tpu.compiler import PLAIN
+from tf_contrastive.doctor.tpu.compiler import PLAIN_PLAN, PLAN, WHOLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -173,12 +174,15 @@ def _write_rows(encoder: str, width: int, names: list[str]) -> None:
     )
     if encoder.startswith("vit"):
         run = fields.replace(run, **_OF_VIT)
-    run = compilation.prepare(run, 1)
+    run, _ = compilation.prepare(run, 1)
+    programs = None
     for name in names:
         target = chips.topology(TOPOLOGIES[name])
         compiler = compilation.Compiler(target, cores=1)
-        programs = compilation.Programs(run, compiler)
-        facts = programs.step(IMAGES, PLAIN)
+        if programs is None:
+            programs = compilation.Programs(run, compiler)
+        programs = programs.on(compiler)
+        facts = programs.step(IMAGES, PLAIN_PLAN)
         row = {n: facts[n] for n in ("flops", "bytes") if n in facts}
         row["memory"] = compilation.needed(facts)[0]
         row["largest"] = programs.largest(IMAGES)
@@ -236,24 +240,25 @@ def distinct(
     return {name: runs[name] for name in sorted(forms.values())}
 
 
-def _compile_recipes() -> bool:
+def _compile_recipes(whole: bool) -> bool:
+    mode = WHOLE if whole else PLAN
     results = [
-        in_process(_compile_recipe, name, run, images)
+        in_process(_compile_recipe, name, run, images, mode)
         for name, (run, images) in distinct(recipes()).items()
     ]
     return all(results)
 
 
-def _compile_recipe(name: str, run: Pretrain, images: int) -> None:
+def _compile_recipe(name: str, run: Pretrain, images: int, mode: str) -> None:
     """Prints what a recipe's step takes; exits with 1 if something is wrong."""
     from tf_contrastive.doctor.tpu import chips, compilation
 
     target = chips.topology(TOPOLOGIES["v4"])
     # A learning rate belongs to the recipe's own number of cores.
     run = fields.replace(run, batch_size=images * target.cores)
-    run = compilation.prepare(run, target.cores)
+    run, _ = compilation.prepare(run, target.cores)
     compiler = compilation.Compiler(target)
-    facts = compilation.Programs(run, compiler).step(images)
+    facts = compilation.Programs(run, compiler).step(images, mode)
     size, limit = compilation.needed(facts)
     wrong = [n for n in ("float64", "dynamic_shapes") if facts.get(n)]
     if limit is not None:
@@ -297,9 +302,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--recipes", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     if options.recipes:
-        passed = _compile_recipes()
+        passed = _compile_recipes(options.whole)
     else:
         passed = _write_table(options.minutes)
     return 0 if passed else 1

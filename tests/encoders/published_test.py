@@ -14,6 +14,7 @@ import pickle
 import struct
 import sys
 import types
+import zipfile
 
 import numpy as np
 import pytest
@@ -149,6 +150,69 @@ class _Supcon(_Simclr):
         return self.unique(f"{self._where}/Conv2DFixedPadding") + "/conv2d"
 
 
+class _SimclrTf2(_Program):
+    """TensorFlow 2: attributes of objects, some of which are lists."""
+
+    def __init__(self):
+        super().__init__()
+        self._lists = collections.defaultdict(list)
+
+    def stem(self):
+        self._at, self._fillers = "initial_conv_relu_max_pool", (1, 2)
+
+    def start(self, stage, block, deep):
+        self._block = f"block_groups/{stage}/layers/{block}", deep
+
+    def within(self, part):
+        block, deep = self._block
+        self._at = (
+            f"{block}/"
+            + {
+                ("shortcut", True): "projection_layers",
+                ("branch", True): "conv_relu_dropblock_layers",
+                ("shortcut", False): "shortcut_layers",
+                ("branch", False): "conv2d_bn_layers",
+            }[part, deep]
+        )
+        # A layer of DropBlock follows each normalization.
+        self._fillers = (0, 1) if (part, deep) == ("branch", True) else (0, 0)
+
+    def name(self, kind):
+        entries, (after_conv, after_norm) = self._lists[self._at], self._fillers
+        place = f"{self._at}/{len(entries)}"
+        entries += [None] * (1 + (after_norm if kind == "norm" else after_conv))
+        return f"{place}/{'bn' if kind == 'norm' else 'conv2d'}"
+
+    def save(self, folder):
+        """Writes a SavedModel, whose root also lists all variables.
+
+        Its graph, which must not be loaded, is left out.
+        """
+        model, variables = _Node(), []
+        for name, array in self.arrays.items():
+            *path, last = ["resnet_model", *name.split("/")]
+            node = model
+            for part in path:
+                node = node.child(part)
+            variables.append(tf.Variable(array))
+            setattr(node, last, variables[-1])
+        root = tf.train.Checkpoint(
+            model=model, trainable_variables_list=variables
+        )
+        root.write(f"{folder}/12/variables/variables")
+        open(f"{folder}/12/saved_model.pb", "w").close()
+        return folder
+
+
+class _Node(tf.Module):
+    """An object with others as attributes, as in a layer or list of Keras."""
+
+    def child(self, name):
+        if not hasattr(self, name):
+            setattr(self, name, _Node())
+        return getattr(self, name)
+
+
 class _Torchvision(_Program):
     """PyTorch: attributes of modules."""
 
@@ -282,6 +346,8 @@ _slow = pytest.mark.slow
         (_Supcontrast, _CIFAR100, _BASIC, True),
         (_Generator, _CIFAR10, _BASIC, True),
         pytest.param(_Simclr, _PLAIN, _DEEP, False, marks=_slow),
+        pytest.param(_SimclrTf2, _PLAIN, _BASIC, True, marks=_slow),
+        pytest.param(_SimclrTf2, _PLAIN, _DEEP, False, marks=_slow),
         pytest.param(_Supcon, _CIFAR10, _BASIC, True, marks=_slow),
         pytest.param(_Supcon, _CENTRED, _DEEP, False, marks=_slow),
         pytest.param(_Torchvision, _IMAGENET, _DEEP, False, marks=_slow),
@@ -305,7 +371,7 @@ def test_features_are_those_of_the_program(
     assert found.image_shape == (*sides, 3)
     encoder = dataclasses.replace(found, image_shape=(side, side, 3)).load()
     assert np.abs(encoder(images) - expected).max() < 1e-5
-    assert not exporting.find(path)
+    assert exporting.kind_of(path) == "published" and not exporting.find(path)
 
 
 @pytest.fixture(scope="module")
@@ -408,6 +474,15 @@ def test_a_pickle_is_not_executed(tmp_path):
         with pytest.raises(errors.UserError, match=r"torch|more than tensors"):
             tf_contrastive.load(path)
         assert not os.path.exists(folder)
+
+
+def test_a_program_of_torchscript_is_named(tmp_path):
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("data", "constants"):
+            archive.writestr(f"model/{name}.pkl", b"")
+    with pytest.raises(errors.UserError, match=r"TorchScript.*state_dict"):
+        tf_contrastive.load(path)
 
 
 @pytest.mark.parametrize(

@@ -466,8 +466,8 @@ class EncoderSetup:
         "encoder with the initial weights: folder of a run, or published"
         " checkpoint of SimCLR, SupCon or PyTorch, whose encoder, width and"
         " stem are taken, too; or an export, or pretrained:NAME (see"
-        " `encoders`); for keras:NAME also imagenet, which is downloaded, and for"
-        " it and keras_cv:NAME a file .h5 that `save_weights` wrote; empty:"
+        " `encoders`); for keras:NAME also imagenet, which is downloaded, and"
+        " for it and keras_cv:NAME a file .h5 that `save_weights` wrote; empty:"
         " random weights",
     )
     standardize: str = option(

@@ -6,10 +6,20 @@ what the program will take; times are lower bounds by the chip's published
 speed.
 """
 
+import math
+import os
+
+import tensorflow as tf
+
+from tf_contrastive.base import terminal
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.doctor import speed
 from tf_contrastive.doctor.report import Section
 from tf_contrastive.doctor.tpu import compilation
 from tf_contrastive.doctor.tpu.chips import Topology, topology
+
+# Seconds for which the input is measured.
+_INPUT = 3.0
 
 
 def inspect(
@@ -26,13 +36,17 @@ def inspect(
     """
     target = topology(compile_for)
     compiler = compilation.Compiler(target, compile_python)
-    prepared = compilation.prepare(run, target.cores)
+    prepared, is_here = compilation.prepare(run, target.cores)
     run = prepared.options
     programs = compilation.Programs(prepared, compiler)
     images = run.schedule.batch_size // target.cores
     facts = programs.step(images)
     largest = programs.largest(images)
-    return _sections(run, target, images, facts, largest)
+    rate = None
+    if is_here:
+        terminal.info("measuring the input")
+        rate = speed.measure_input(prepared, _INPUT)
+    return _sections(run, target, images, facts, largest, rate)
 
 
 def _sections(
@@ -41,8 +55,9 @@ def _sections(
     images: int,
     facts: compilation.Facts,
     largest: int | None,
+    rate: float | None,
 ) -> dict[str, Section]:
-    """Returns heading -> name -> value."""
+    """Returns heading -> name -> value; `rate`: images/s of the input here."""
     chip, mib = target.chip, 2.0**20
     needed, limit = compilation.needed(facts)
     memory: Section = {
@@ -73,17 +88,34 @@ def _sections(
         return report
     by_flops = facts["flops"] / (chip.flops / chip.cores)
     by_bytes = facts["bytes"] / (chip.bytes / chip.cores)
-    per_host = run.schedule.batch_size / max(by_flops, by_bytes) / target.hosts
     report["step_of_a_core"] = {
         "teraflops": round(facts["flops"] / 1e12, 4),
         "gigabytes": round(facts["bytes"] / 1e9, 3),
         "loops_counted_once": facts["loops"],
+        "estimated_megacycles": round(facts["cycles"] / 1e6, 2),
+        "argument_mib": round(facts["argument"] / mib),
+        "temporary_mib": round(facts["temp"] / mib),
         "collectives": facts["collectives"],
+        "collectives_before_combining": facts["collectives_before"],
         "collective_mib": round(facts["collective_bytes"] / mib, 1),
         "float64": "yes" if facts["float64"] else "no",
         "dynamic_shapes": "yes" if facts["dynamic_shapes"] else "no",
         "milliseconds_by_flops": round(1000 * by_flops, 2),
         "milliseconds_by_bytes": round(1000 * by_bytes, 2),
+    }
+    per_host = run.schedule.batch_size / max(by_flops, by_bytes) / target.hosts
+    cpus = os.cpu_count() or 1
+    report["input"] = {
         "images_per_second_and_host": round(per_host),
+        "megabytes_per_second_and_host": round(per_host * _bytes(run) / 1e6),
+        "images_per_second_here": rate and round(rate, 1),
+        "cpu_cores_per_host": rate and math.ceil(per_host / (rate / cpus)),
     }
     return report
+
+
+def _bytes(run: Pretrain) -> int:
+    """Bytes of an image's views on their way to the device."""
+    channels = run.data.channels
+    numbers = run.views.views * run.views.side**2 * channels
+    return numbers * tf.as_dtype(run.views.wire_dtype).size

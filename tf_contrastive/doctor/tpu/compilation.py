@@ -1,11 +1,13 @@
 """Runs the TPU's compiler in a process of its own."""
 
+import copy
 import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
+from importlib import util
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +20,7 @@ from tf_contrastive.config.runtime import Machine
 from tf_contrastive.doctor.smoke import substitute
 from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.doctor.tpu.chips import Topology
-from tf_contrastive.doctor.tpu.lowering import Step
+from tf_contrastive.doctor.tpu.lowering import Passes, Step
 
 # Batches at most, besides the run's own, to find the largest.
 _MORE = 6
@@ -29,6 +31,9 @@ _ENVIRONMENTS = (
     ".venv-tpu/bin/python",
     os.path.join(installation.ROOT, ".venv-tpu", "bin", "python"),
 )
+_IMPORTED = """\
+from importlib.metadata import version
+print(version("jax"), version("libtpu"))"""
 # Of a dataset that is not on this machine: ImageNet's.
 _EXAMPLES = 1_281_167
 
@@ -61,16 +66,34 @@ class Compiler:
     ) -> None:
         self.target, self.cores = target, cores or target.cores
         self._python = _interpreter(python)
+        done = subprocess.run(
+            # -P: no module of the current folder is imported.
+            [self._python, "-P", "-c", _IMPORTED],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise self._failure(done)
+
+    def _failure(self, done: subprocess.CompletedProcess) -> errors.UserError:
+        lines = done.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"status {done.returncode}"
+        return errors.UserError(
+            f"{errors.arg('compile_for', self.target.name)}: the compiler"
+            f" failed ({reason}): run launch/install --tpu-compile"
+        )
 
     def compile(
-        self, hlo: bytes, title: str, mode: str = compiler.RECOMPUTING
+        self, hlo: bytes, title: str, mode: str = compiler.WHOLE
     ) -> Facts:
         """Compiles serialized HLO; see `needed` for one that does not fit.
 
         Args:
           hlo: the program.
           title: its name in progress lines.
-          mode: `compiler.PLAIN` if nothing is to be computed twice.
+          mode: how far, one of `compiler.MODES`. Only a whole program has
+            "generated_code" and "cycles".
 
         Raises:
           UserError: if it fails for any other reason than memory.
@@ -84,7 +107,6 @@ class Compiler:
             done = subprocess.run(
                 [
                     self._python,
-                    "-P",  # No module of the current folder is imported.
                     compiler.__file__,
                     program,
                     self.target.name,
@@ -98,12 +120,7 @@ class Compiler:
         try:
             facts = json.loads(done.stdout.splitlines()[-1])
         except (IndexError, ValueError) as error:
-            lines = done.stderr.strip().splitlines()
-            reason = lines[-1] if lines else f"status {done.returncode}"
-            raise errors.UserError(
-                f"{errors.arg('compile_for', self.target.name)}: the compiler"
-                f" failed ({reason}): run launch/install --tpu-compile"
-            ) from error
+            raise self._failure(done) from error
         if "error" in facts and not _EXCESS.search(facts["error"]):
             raise errors.UserError(
                 f"{errors.arg('compile_for', self.target.name)}:"
@@ -117,6 +134,8 @@ def _interpreter(given: str) -> str:
     for candidate in (given,) if given else _ENVIRONMENTS:
         if os.access(candidate, os.X_OK):
             return candidate
+    if not given and all(map(util.find_spec, ("jax", "libtpu"))):
+        return sys.executable
     raise errors.UserError(
         f"{errors.arg('compile_for')}: there is no {candidate}: run"
         " launch/install --tpu-compile in a clone, or install the extra"
@@ -128,19 +147,19 @@ def _interpreter(given: str) -> str:
 def needed(facts: Facts) -> tuple[float, float | None]:
     """Returns (bytes that a program needs, bytes that there are, if it fails).
 
-    The second is None for a program that fits. The program's own code is left
-    out.
+    The second is None for a program that fits. The first includes the program's
+    own code, if it was generated.
     """
     if "error" not in facts:
-        return facts["memory"], None
+        return facts["memory"] + facts.get("generated_code", 0), None
     match = _EXCESS.search(facts["error"])
     assert match
     used, unit, limit, limit_unit = match.groups()
     return float(used) * _UNITS[unit], float(limit) * _UNITS[limit_unit]
 
 
-def prepare(run: Pretrain, cores: int) -> train.PreparedRun:
-    """Returns the run on that many cores, of assumed data if they are absent.
+def prepare(run: Pretrain, cores: int) -> tuple[train.PreparedRun, bool]:
+    """Returns the run on that many cores, and whether its data are here.
 
     Raises:
       UserError: for a batch that these cores cannot share.
@@ -150,10 +169,10 @@ def prepare(run: Pretrain, cores: int) -> train.PreparedRun:
     strategy = tf.distribute.get_strategy()
     machine = Machine(cores, on_tpu=True, on_cpu=False, rounded_products=True)
     try:
-        return train.prepare(run, strategy, machine)
+        return train.prepare(run, strategy, machine), True
     except errors.AbsentDataError:
         splits = train.Splits(_assumed(run))
-        return train.prepare(run, strategy, machine, splits)
+        return train.prepare(run, strategy, machine, splits), False
 
 
 def _assumed(run: Pretrain) -> datasets.Source:
@@ -184,13 +203,36 @@ class Programs:
         self._title = f"{encoder.label}, {runtime.precision}"
         with terminal.elapsed(f"building {self._title}"):
             self._step = Step(run)
+        self._lowered: dict[int, bytes] = {}
+        self._steps: dict[tuple[int, str], Facts] = {}
 
-    def step(self, images: int, mode: str = compiler.RECOMPUTING) -> Facts:
+    def on(self, compiler: Compiler) -> "Programs":
+        """Returns the same programs, for another slice of as many cores."""
+        programs = copy.copy(self)
+        programs._compiler, programs._steps = compiler, {}
+        return programs
+
+    def step(self, images: int, mode: str = compiler.WHOLE) -> Facts:
         """Compiles the training step of `images` per core."""
+        key = images, mode
         title = f"{self._title}, {images} images per core"
+        if images not in self._lowered:
+            with terminal.elapsed(f"lowering {title}"):
+                self._lowered[images] = self._step.lower(images)
+        if key not in self._steps:
+            self._steps[key] = self._compiler.compile(
+                self._lowered[images], title, mode
+            )
+        return self._steps[key]
+
+    def of_encoder(
+        self, passes: Passes, images: int, compiler: Compiler
+    ) -> Facts:
+        """Compiles `passes` of the encoder alone; see `Step.lower_encoder`."""
+        title = f"{self._title} alone, {images} images"
         with terminal.elapsed(f"lowering {title}"):
-            program = self._step.lower(images)
-        return self._compiler.compile(program, title, mode)
+            program = self._step.lower_encoder(passes, images)
+        return compiler.compile(program, title)
 
     def largest(self, images: int) -> int | None:
         """Returns the largest batch per core that fits, of those tried.
@@ -209,7 +251,7 @@ class Programs:
         points: list[tuple[int, float]] = []
         fits, fails = 0, sys.maxsize
         for _ in range(1 + _MORE):
-            size, limit = needed(self.step(images, compiler.PLAIN))
+            size, limit = needed(self.step(images, compiler.PLAIN_PLAN))
             if limit is None:
                 fits = images
                 points.append((images, size))

@@ -1,10 +1,8 @@
 """Compiles HLO with the TPU's own compiler, without a TPU.
 
 A program of its own: `python compiler.py HLO TOPOLOGY CORES MODE` prints one
-line of JSON. It leaves the compilation once memory is assigned: generating code
-takes 30 times as long, and changes neither the operations nor their memory. It
-needs jax and libtpu, which must not meet TensorFlow in one process, and imports
-nothing of this package.
+line of JSON. It needs jax and libtpu, which must not meet TensorFlow in one
+process, and imports nothing of this package.
 """
 
 import collections
@@ -16,9 +14,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent import futures
+from typing import Any
 
-# Whether activations are computed twice where memory would not suffice.
-RECOMPUTING, PLAIN = "recomputing", "plain"
+# How far a program is compiled. PLAN stops once memory is assigned: generating
+# code takes 30 times as long, and changes neither the operations nor their
+# memory. PLAIN_PLAN computes nothing twice to save memory.
+WHOLE, PLAN, PLAIN_PLAN = MODES = ("whole", "plan", "plain-plan")
 # No operation is large enough to be done twice.
 _PLAIN = "--xla_tpu_rematerialization_min_size_in_bytes=1099511627776"
 
@@ -47,8 +48,8 @@ def _all_reduce(cores: int) -> Callable[[re.Match], str]:
     return text
 
 
-def with_collectives(text: str, cores: int) -> str:
-    """Returns StableHLO with all-reduces for markers."""
+def with_collectives(text: str, cores: int) -> tuple[str, int]:
+    """Returns StableHLO with all-reduces for markers, and their number."""
     # TensorFlow's results are copies, which StableHLO does not know.
     text = re.sub(
         rf"(%\S+) = mhlo\.copy (%\S+) : ({_TENSOR})",
@@ -56,17 +57,23 @@ def with_collectives(text: str, cores: int) -> str:
         text,
     )
     text = re.sub(
+        rf'(%\S+) = "mhlo\.copy"\((%\S+)\)[^:]* : \(({_TENSOR})\) -> {_TENSOR}',
+        r"\1 = stablehlo.reshape \2 : (\3) -> \3",
+        text,
+    )
+    text, count = re.subn(
         rf"(%\S+) = stablehlo\.custom_call @{ALL_REDUCE}\((%\S+)\)[^:]* :"
         rf" \(({_TENSOR})\) -> {_TENSOR}",
         _all_reduce(cores),
         text,
     )
-    return re.sub(
+    text = re.sub(
         rf"(%\S+) = stablehlo\.custom_call @{REPLICA_ID}\(\)[^:]* : \(\) ->"
         r" tensor<ui32>",
         r"\1 = stablehlo.replica_id : tensor<ui32>",
         text,
     )
+    return text, count
 
 
 # Dumps of a program whose memory is assigned; the last one is written after the
@@ -76,15 +83,17 @@ _OPTIMIZED = "*.after_optimizations.txt"
 _ASSIGNED = "*.after_optimizations_after_buffer_assignment.txt"
 
 
-def compile_hlo(path: str, topology: str, cores: int) -> dict:
+def compile_hlo(path: str, topology: str, cores: int, mode: str) -> dict:
     """Compiles serialized HLO; returns what the compiler knows of it.
 
-    "memory" is bytes of one core's memory, for all but the program's own code.
-    Flops and bytes are the compiler's model of one core: no measurement. The
+    Sizes are bytes of one core's memory; "memory" is all but the program's own
+    code. Flops, bytes and cycles are the compiler's model of one core: no
+    measurement, and cycles leave out collectives, gathers and scatters. The
     body of each of the `loops` counts once, and of a condition its cheapest
     branch.
 
-    The compilation goes on in a thread: end the process then.
+    Unless `mode` is WHOLE, the compilation is left once memory is assigned, and
+    goes on in a thread: end the process then.
     """
     import numpy as np
     from jax._src.interpreters import mlir as jax_mlir
@@ -109,9 +118,12 @@ def compile_hlo(path: str, topology: str, cores: int) -> dict:
         )
     )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as dump:
-        build.debug_options.xla_dump_to = dump
+        if mode != WHOLE:
+            build.debug_options.xla_dump_to = dump
         with jax_mlir.make_ir_context():
-            text = with_collectives(module, cores)
+            if isinstance(module, bytes):
+                module = str(ir.Module.parse(module))
+            text, collectives = with_collectives(module, cores)
             compilation = futures.ThreadPoolExecutor().submit(
                 devices[0].client.compile,
                 ir.Module.parse(text),
@@ -120,13 +132,34 @@ def compile_hlo(path: str, topology: str, cores: int) -> dict:
             )
             while not compilation.done() and not _paths(dump, _ASSIGNED):
                 futures.wait([compilation], timeout=0.1)
-        if compilation.done():
-            compilation.result()  # Raises its error.
-        return _planned(dump)
+        # A compiler without these dumps has gone on to its end.
+        facts = (
+            _whole(compilation.result())
+            if compilation.done()
+            else _planned(dump)
+        )
+    return facts | {"collectives_before": collectives}
 
 
 def _paths(folder: str, pattern: str) -> list[str]:
     return glob.glob(os.path.join(folder, pattern))
+
+
+def _whole(program: Any) -> dict:
+    """Returns the facts of a compiled program."""
+    memory, cost = program.get_compiled_memory_stats(), program.cost_analysis()
+    hlo = program.hlo_modules()[0].to_string()
+    sizes = {
+        name: getattr(memory, f"{name}_size_in_bytes")
+        for name in ("argument", "output", "alias", "temp")
+    }
+    return {
+        **sizes,
+        "memory": sum(sizes.values()) - 2 * sizes["alias"],
+        "generated_code": memory.generated_code_size_in_bytes,
+        "cycles": estimated_cycles(hlo),
+        **_operations(hlo, cost),
+    }
 
 
 def _planned(dump: str) -> dict:
@@ -134,19 +167,19 @@ def _planned(dump: str) -> dict:
     import jax
     from jax._src.lib import hlo, xla_client
 
-    used = None
-    for report in _paths(dump, _MEMORY):
-        with open(report) as file:
-            used = re.search(
-                r"^Memory Space: default .*\n.*?Total bytes: (\d+)",
-                file.read(),
-                re.MULTILINE,
-            )
+    report, optimized = (
+        _paths(dump, name)[0] for name in (_MEMORY, _OPTIMIZED)
+    )
+    with open(report) as file:
+        used = re.search(
+            r"^Memory Space: default .*\n.*?Total bytes: (\d+)",
+            file.read(),
+            re.MULTILINE,
+        )
     if used is None:
         raise ValueError(
             "this libtpu reports memory in another form: use the pinned one"
         )
-    (optimized,) = _paths(dump, _OPTIMIZED)
     with open(optimized) as file:
         module = hlo.hlo_module_from_text(file.read())
     cost = xla_client._xla.hlo_module_cost_analysis(
@@ -154,15 +187,31 @@ def _planned(dump: str) -> dict:
     )
     # Unlike the dump, which names elements of tuples as `%pair#1`.
     text = module.to_string()
+    return {"memory": int(used[1]), **_operations(text, cost)}
+
+
+def _operations(hlo: str, cost: dict) -> dict:
+    """Returns what an optimized program's text and `cost` say."""
     return {
-        "memory": int(used[1]),
         "flops": cost["flops"],
-        "bytes": cost["bytes accessed"] - untaken_bytes(text),
-        **_collectives(text),
-        "loops": len(re.findall(r"^.* = .* while\(", text, re.M)),
-        "float64": bool(re.search(r"\bf64\[", text)),
-        "dynamic_shapes": bool(re.search(r"\[(?:[^\]]*,)?<=\d", text)),
+        "bytes": cost["bytes accessed"] - untaken_bytes(hlo),
+        **_collectives(hlo),
+        "loops": len(re.findall(r"^.* = .* while\(", hlo, re.M)),
+        "float64": bool(re.search(r"\bf64\[", hlo)),
+        "dynamic_shapes": bool(re.search(r"\[(?:[^\]]*,)?<=\d", hlo)),
     }
+
+
+def estimated_cycles(hlo: str) -> int:
+    """Adds up the cycles of a compiled program's operations.
+
+    Of a condition only its cheapest branch counts: the other one of batch
+    normalization is for the first steps. A loop's body counts once.
+    """
+    found, conditions = _computations(hlo)
+    cycles = {name: costs["cycles"] for name, costs in found.items()}
+    branches = [[cycles[b] for b in names] for names in conditions]
+    return sum(cycles.values()) - sum(sum(c) - min(c) for c in branches)
 
 
 def untaken_bytes(hlo: str) -> int:
@@ -171,7 +220,7 @@ def untaken_bytes(hlo: str) -> int:
     XLA counts the dearest ones.
     """
     found, conditions = _computations(hlo)
-    branches = [[found[name] for name in names] for names in conditions]
+    branches = [[found[b]["bytes"] for b in names] for names in conditions]
     return sum(max(b) - min(b) for b in branches)
 
 
@@ -187,26 +236,30 @@ _MOVES_NOTHING = (
 )
 
 
-def _computations(hlo: str) -> tuple[dict[str, int], list[list[str]]]:
-    """Returns the bytes of each computation, and each condition's branches.
+def _computations(
+    hlo: str,
+) -> tuple[dict[str, collections.Counter[str]], list[list[str]]]:
+    """Returns cycles and bytes by computation, and each condition's branches.
 
     The bytes are those that the operations read and write.
     """
-    found: collections.Counter[str] = collections.Counter()
+    found: dict[str, collections.Counter[str]] = {}
     conditions = []
-    computation = ""
+    costs: collections.Counter[str] = collections.Counter()
     sizes: dict[str, int] = {}
     for line in hlo.splitlines():
         if line.endswith("{") and not line.startswith(" "):
-            computation = line.removeprefix("ENTRY ").split()[0].lstrip("%")
-            sizes = {}
+            name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
+            costs, sizes = found.setdefault(name, collections.Counter()), {}
+        if cycles := re.search(r'"estimated_cycles":"?(\d+)', line):
+            costs["cycles"] += int(cycles[1])
         if instruction := _INSTRUCTION.match(line):
             name, shape, operation, rest = instruction.groups()
             sizes[name] = _bytes_of(shape)
             if operation not in _MOVES_NOTHING:
                 operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
                 read = sum(sizes.get(operand, 0) for operand in operands)
-                found[computation] += sizes[name] + read
+                costs["bytes"] += sizes[name] + read
         if " conditional(" in line:
             named = r"(?:true|false)_computation=%?([\w.\-]+)"
             listed = re.search(r"branch_computations=\{([^}]*)\}", line)
@@ -252,13 +305,11 @@ def main(path: str, topology: str, cores: str, mode: str) -> None:
     os.environ.update(ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    if mode == PLAIN:
+    if mode == PLAIN_PLAN:
         given = os.environ.get("LIBTPU_INIT_ARGS", "")
         os.environ["LIBTPU_INIT_ARGS"] = f"{given} {_PLAIN}"
     try:
-        facts = compile_hlo(path, topology, int(cores))
-    except ImportError:
-        raise
+        facts = compile_hlo(path, topology, int(cores), mode)
     except Exception as error:  # Whatever jax and libtpu raise.
         facts = {"error": str(error) or type(error).__name__}
     print(json.dumps(facts), flush=True)

@@ -12,11 +12,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from tf_contrastive.base import errors, files
 
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Files of a TensorFlow checkpoint, beside its prefix.
 _TENSORFLOW_FILE = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
+# Children by which Keras lists what a layer's own attributes hold, too.
+_KERAS_LISTS = (
+    "layers",
+    "variables",
+    "trainable_variables",
+    "non_trainable_variables",
+    "keras_api",
+)
 _SAFETENSORS_TYPES: dict[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
@@ -107,7 +117,44 @@ def _tensorflow(prefix: str) -> Content:
         name: tuple(shape)
         for name, shape in reader.get_variable_to_shape_map().items()
     }
-    return Content("a TensorFlow checkpoint", shapes, reader.get_tensor)
+    keys = {name: name for name in shapes}
+    if _OBJECT_GRAPH in shapes:
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+            reader.get_tensor(_OBJECT_GRAPH)
+        )
+        keys = {n: k for n, k in _objects(graph) if k in shapes}
+    return Content(
+        "a TensorFlow checkpoint",
+        {name: shapes[key] for name, key in keys.items()},
+        lambda name: reader.get_tensor(keys[name]),
+    )
+
+
+def _objects(graph: Any) -> Iterator[tuple[str, str]]:
+    """Yields (name, key) of each variable, by its own name and by its path."""
+    for node in graph.nodes:
+        for attribute in node.attributes:
+            yield attribute.full_name, attribute.checkpoint_key
+    seen = set()
+
+    def order(child: Any) -> int:
+        # What an attribute holds is named by it, and not by a list of Keras.
+        name = child.local_name
+        return _KERAS_LISTS.index(name) if name in _KERAS_LISTS else -1
+
+    def walk(number: int, path: str) -> Iterator[tuple[str, str]]:
+        if number in seen:
+            return
+        seen.add(number)
+        node = graph.nodes[number]
+        for attribute in node.attributes:
+            yield path, attribute.checkpoint_key
+        for child in sorted(node.children, key=order):
+            yield from walk(child.node_id, f"{path}/{child.local_name}")
+
+    for child in graph.nodes[0].children:
+        if child.local_name == "model":
+            yield from walk(child.node_id, child.local_name)
 
 
 # ---- PyTorch -----------------------------------------------------------------
@@ -119,6 +166,11 @@ def _pytorch(path: str) -> Content | None:
         names = zipfile.ZipFile(content).namelist()
         if not any(name.endswith("/data.pkl") for name in names):
             return None
+        if any(name.endswith("/constants.pkl") for name in names):
+            raise errors.UserError(
+                f"{path} is a program of TorchScript, which is not executed:"
+                " save its tensors, by torch.save(model.state_dict(), FILE)"
+            )
     content.seek(0)
     errors.check_package(path, "torch", "torch")
     import torch

@@ -111,6 +111,11 @@ class Table:
             "group": place.stage - 1 + self.first_group,
             "block": place.block,
             "conv": place.conv,
+            # A layer of DropBlock follows those of SimCLR's bottleneck.
+            "twice": 2 * (place.conv - 1),
+            "twice_1": 2 * (place.conv - 1) + 1,
+            "thrice": 3 * (place.conv - 1),
+            "thrice_1": 3 * (place.conv - 1) + 1,
             "_number": f"_{number}" if number else "",
             "_block": f"_{place.block}" if place.block else "",
             "_conv": f"_{in_block}" if in_block else "",
