@@ -147,12 +147,10 @@ def _epochs(chance, *logs, **options):
     [
         ((1.0, 0.5, 4.011), (1.0, 0.5, 4.009)),
         ((1.0, 0.5, 3.989), (1.0, 0.5, 3.991)),
-        # One point, a narrow cone, and positives that are like any images.
+        # One point, a narrow cone, and positives in it that are not nearer.
         ((0.051, 0.5, 3.0), (0.049, 0.5, 3.0)),
         ((0.301, 0.09, 3.0), (0.299, 0.09, 3.0)),
         ((0.299, 0.101, 3.0), (0.299, 0.099, 3.0)),
-        ((0.9, 0.003, 3.0), (0.9, 0.001, 3.0)),
-        ((0.9, 0.003, 3.0), (0.9, -0.1, 3.0)),
     ],
 )
 def test_a_run_that_learns_nothing_is_reported(good, bad, capsys):
@@ -161,13 +159,6 @@ def test_a_run_that_learns_nothing_is_reported(good, bad, capsys):
     assert not capsys.readouterr().err
     _epochs(4.0, good, bad, bad, bad, bad)
     assert capsys.readouterr().err.count("for 3 epochs") == 1
-
-
-def test_keys_may_be_far_from_queries(capsys):
-    _epochs(4.0, *[(0.9, 0.0, 3.0)] * 4, one_network=False)
-    assert not capsys.readouterr().err
-    _epochs(4.0, *[(0.2, 0.0, 3.0)] * 4, one_network=False)
-    assert capsys.readouterr().err.startswith("collapse: ")
 
 
 def test_a_collapse_counts_after_the_warm_up(capsys):

@@ -106,11 +106,9 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
     embeds = run.is_chief and (
         runtime.histograms_every_epochs or runtime.projector_examples
     )
-    if embeds and not run.is_on_host:
+    if embeds:
         host_copy = tensorboard.HostCopy(run.options, source.info.num_classes)
     model, rates = run.build()
-    if embeds and run.is_on_host:
-        host_copy = tensorboard.HostOriginal(model)
 
     with checkpoints.session(runtime.workdir, run.strategy) as (lock, listener):
         # ---- Checkpoints
@@ -119,7 +117,7 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
         if run.is_chief:
             callbacks.announce(
                 run.options,
-                source,
+                source.info,
                 run.machine.replicas,
                 run.steps_per_epoch,
                 start_step,
@@ -141,9 +139,8 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
             summaries = _summaries(run, model, rates, host_copy, saved)
             row = hparams.HParams(run.events, run.options)
             watchers += [summaries, row]
-            steps = run.steps_per_epoch
             watchers += callbacks.reports(
-                run.options, steps, summaries, run.events
+                run.options, run.steps_per_epoch, run.events
             )
         keeper = callbacks.CheckpointCallback(
             saved,
@@ -205,12 +202,6 @@ class PreparedRun:
     def is_chief(self) -> bool:
         """Whether this process writes the results, and reports."""
         return distribution.is_chief(self.strategy)
-
-    @property
-    def is_on_host(self) -> bool:
-        """Whether it trains one replica, in float32 on the CPU."""
-        alone = self.machine.on_cpu and self.machine.replicas == 1
-        return alone and self.options.runtime.precision == "float32"
 
     @property
     def steps_per_epoch(self) -> int:

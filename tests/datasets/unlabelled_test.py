@@ -41,7 +41,6 @@ def test_a_folder(folder, tmp_path):
     assert source.labels().tolist().count(-1) == 2
     assert source.info.has_labels and source.info.unlabelled
     assert dict(source.info.found)["without_label"] == "2 images"
-    assert source.class_sizes().tolist() == [3, 3]
     labelled = source.labelled()
     assert sorted(labelled.labels()) == [0, 0, 0, 1, 1, 1]
     assert not labelled.info.unlabelled and labelled.labelled() is labelled

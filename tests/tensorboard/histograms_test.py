@@ -72,18 +72,6 @@ def test_without_labels_pairs_are_of_one_image():
     assert len(found[0]["similarity/negatives"]) == 24
 
 
-def test_a_model_on_the_host_is_measured_without_a_copy():
-    images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
-    trained, (expected, numbers) = _measured("ntxent", None, images)
-    original = tensorboard.HostOriginal(trained)
-    found, same = tensorboard.Histograms(
-        original, trained, lambda: (images, None)
-    ).measure()
-    assert same == numbers
-    for tag, values in expected.items():
-        np.testing.assert_array_equal(found[tag], values)
-
-
 def test_the_pairs_are_limited():
     assert tensorboard.images_per_batch(1024, 2) == 2
     positives, negatives = histograms._pairs((64, 2), None).values()

@@ -1,6 +1,5 @@
 """Points that TensorBoard gets while a model is fitted."""
 
-import time
 import types
 
 import counting_model
@@ -9,8 +8,6 @@ import pytest
 
 from tf_contrastive import tensorboard
 from tf_contrastive.config.runtime import resolve_log_every
-from tf_contrastive.model import input_wait
-from tf_contrastive.tensorboard import callback as callback_module
 from tf_contrastive.tensorboard import scalars
 
 
@@ -64,26 +61,20 @@ def test_the_grid_has_a_column_per_image_and_a_row_per_view():
     views = np.zeros([3, 2, 4, 4, 5], np.float32)
     views[2, 1] = 0.25
     grid = tensorboard.view_grid(originals, views).numpy()
-    # One pixel between images, and three below the originals.
-    assert grid.shape == (1, 3 * 4 + 3 + 1, 3 * 4 + 2, 3)
+    # One pixel between images.
+    assert grid.shape == (1, 3 * 4 + 2, 3 * 4 + 2, 3)
     (grid,) = grid
     for column in (0, 5, 10):
         right = column + 4
         assert (grid[:4, column:right] == 0.5).all()
-        assert (grid[7:11, column:right] == 0.0).all()
-        assert (grid[12:, column:right] == (column == 10) * 0.25).all()
+        assert (grid[5:9, column:right] == 0.0).all()
+        assert (grid[10:, column:right] == (column == 10) * 0.25).all()
     # The rest is white.
     assert (grid == 1.0).sum() == grid.size - 9 * 4 * 4 * 3
 
 
-def test_histograms_do_not_count_as_training_time(tmp_path, monkeypatch):
-    clock = types.SimpleNamespace(now=0.0)
-    clock.perf_counter = lambda: time.perf_counter() + clock.now
-    for module in (callback_module, input_wait):
-        monkeypatch.setattr(module, "time", clock)
-
+def test_histograms_are_of_the_first_step_some_epochs_and_the_end(tmp_path):
     def measure():
-        clock.now += 1000
         return {"similarity/positives": np.float32([0.1, 0.9])}, {"x": 2.0}
 
     callback = tensorboard.TensorBoard(
@@ -95,13 +86,7 @@ def test_histograms_do_not_count_as_training_time(tmp_path, monkeypatch):
         histograms_every_epochs=2,
     )
     counting_model.fit([1.0] * 10, 2, callback)
-    # The first step, every second epoch, and the end.
     assert list(_points(tmp_path, "x")) == [1, 4, 8, 10]
-    assert callback.histogram_seconds() >= 4000
-    rates = _points(tmp_path, "system/steps_per_second")
-    assert len(rates) == 10 and sum(1 / rate for rate in rates.values()) < 1000
-    images = _points(tmp_path, "input/images_per_second")
-    assert images[5] == pytest.approx(10 * rates[5])
 
 
 def test_memory_is_that_of_this_process():

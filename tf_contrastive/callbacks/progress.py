@@ -5,7 +5,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, TextIO
 
 import tensorflow as tf
@@ -21,14 +20,12 @@ from tf_contrastive.model.input_wait import Throughput
 # deviation of 0.02, or of 0.11 to 0.18 and positives that are not nearer;
 # healthy runs end with 0.47 or more.
 _WARNING_EPOCHS = 3
-_ONE_POINT, NARROW_STD = 0.05, 0.3
-_NEARER_IF_NARROW, _NEARER = 0.1, 0.002
+_ONE_POINT, _NARROW = 0.05, 0.3
+_NEARER_IF_NARROW = 0.1
 _CHANCE_MARGIN = 0.01
 # Seconds between two lines of progress within an epoch: on a terminal, which
 # shows the last one only, and elsewhere.
 _LIVE_INTERVAL, _INTERVAL = 0.5, 30.0
-# Seconds over which the speed is averaged, about.
-_SMOOTHING = 10.0
 # Columns of a terminal that does not say.
 _COLUMNS = 80
 # Metric -> how the progress line shows it.
@@ -45,9 +42,8 @@ class Progress(tf.keras.callbacks.Callback):
 
     On a terminal it rewrites one line, which is cut to its width; elsewhere,
     also in a notebook, it writes a line per epoch, and one every half minute of
-    a longer epoch. The speed does not count the first step, which is traced.
-    `epochs` are those of the whole run; see `Throughput` for
-    `excluded_seconds`.
+    a longer epoch. The speed is the mean since the first step, which is traced.
+    `epochs` are those of the whole run.
     """
 
     def __init__(
@@ -56,19 +52,16 @@ class Progress(tf.keras.callbacks.Callback):
         epochs: int,
         steps_per_epoch: int,
         batch_size: int,
-        excluded_seconds: Callable[[], float] = lambda: 0.0,
         stream: TextIO | None = None,
     ) -> None:
         super().__init__()
-        self._excluded_seconds = excluded_seconds
         self._epochs = epochs
         self._steps_per_epoch = steps_per_epoch
         self._batch_size = batch_size
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._interval = _LIVE_INTERVAL if self._live else _INTERVAL
-        self._rate, self._wait = 0.0, 0.0
-        self._last_shown = self._last_read = 0.0
+        self._last_shown = 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the clock, and says what the run waits for."""
@@ -80,31 +73,16 @@ class Progress(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Writes the line if it is due."""
         if self._throughput is None:
-            self._throughput = Throughput(self.model, self._excluded_seconds)
-            self._last_read = time.perf_counter()
+            self._throughput = Throughput(self.model)
         if time.perf_counter() - self._last_shown < self._interval:
             return
         if not self._live and batch + 1 == self.params["steps"]:
             return  # The line of the epoch follows.
-        self._read()
         self._show(self._line(logs))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Leaves a line for the epoch."""
-        if not self._live:
-            self._read()
         self._show(self._line(logs), stays=True)
-
-    def _read(self) -> None:
-        """Reads the speed, of which the last seconds count most."""
-        now = time.perf_counter()
-        seconds, self._last_read = now - self._last_read, now
-        if self._throughput is None:
-            return
-        rate, wait = self._throughput.read()
-        weight = 1 - math.exp(-seconds / _SMOOTHING) if self._rate else 1.0
-        self._rate += weight * (rate - self._rate)
-        self._wait += weight * (wait - self._wait)
 
     def _show(self, text: str, stays: bool = False) -> None:
         if not self._live:
@@ -138,14 +116,15 @@ class Progress(tf.keras.callbacks.Callback):
             if name in logs
         ]
         speed = []
-        if self._rate:
-            seconds = min((total - step) / self._rate, 3.6e6)
+        rate, wait = self._throughput.read() if self._throughput else (0.0, 0.0)
+        if rate:
+            seconds = min((total - step) / rate, 3.6e6)
             speed = [
                 f"ETA {datetime.timedelta(seconds=round(seconds))}",
-                f"{self._rate * self._batch_size:,.0f} images/s",
+                f"{rate * self._batch_size:,.0f} images/s",
             ]
-            if not math.isnan(self._wait):
-                speed.append(f"input wait {self._wait:.0%}")
+            if not math.isnan(wait):
+                speed.append(f"input wait {wait:.0%}")
         return "  ".join([*parts, *shown[:1], *speed, *shown[1:]])
 
 
@@ -159,20 +138,16 @@ class CollapseWarning(tf.keras.callbacks.Callback):
         known.
       warmup_epochs: in which embeddings may be close to each other; a head
         without batch normalization starts so.
-      one_network: whether it makes both embeddings of a positive pair; keys of
-        a momentum encoder come near only once it has followed.
     """
 
     def __init__(
         self,
         chance_loss: float | None,
         warmup_epochs: float = 0.0,
-        one_network: bool = True,
     ) -> None:
         super().__init__()
         self._chance_loss = chance_loss
         self._warmup_epochs = warmup_epochs
-        self._one_network = one_network
         # Problem -> epochs in a row.
         self._epochs: dict[str, int] = {}
 
@@ -207,16 +182,9 @@ class CollapseWarning(tf.keras.callbacks.Callback):
         """Returns what is wrong with an epoch's embeddings."""
         # Two of them have a mean squared distance of 2 * std^2.
         nearer = 1 - alignment / max(2 * std**2, 1e-12)
-        if std < _ONE_POINT or (
-            std < NARROW_STD and nearer < _NEARER_IF_NARROW
-        ):
+        if std < _ONE_POINT or (std < _NARROW and nearer < _NEARER_IF_NARROW):
             return {
                 "collapse": "collapse: the standard deviation of the embeddings"
                 f" has stayed near {std:.3f} (0: one point; 1: spread out)"
-            }
-        if self._one_network and nearer < _NEARER:
-            return {
-                "positives": "the model is not learning: positives have stayed"
-                " as far apart as any two images"
             }
         return {}

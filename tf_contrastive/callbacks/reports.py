@@ -1,23 +1,49 @@
-"""What reports on a run: on the terminal, by its curves, by a profile."""
+"""What reports on a run: the lines before its first step, and callbacks."""
 
 from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import tensorboard
+from tf_contrastive import datasets, tensorboard
 from tf_contrastive.base import terminal
-from tf_contrastive.callbacks.progress import (
-    CollapseWarning,
-    Progress,
-)
+from tf_contrastive.callbacks.progress import CollapseWarning, Progress
+from tf_contrastive.config.encoder import ResNet
 from tf_contrastive.config.pretrain import Pretrain
 
 
-def reports(
+def announce(
     options: Pretrain,
+    info: datasets.Info,
+    replicas: int,
     steps_per_epoch: int,
-    summaries: tensorboard.TensorBoard,
-    events: str,
+    start_step: int,
+) -> None:
+    """Logs what is about to run, and what `auto` became.
+
+    `options` are resolved; the run was resumed at `start_step`, if it is not 0.
+    """
+    views, encoder = options.views, options.encoder.label
+    if isinstance(options.encoder, ResNet):
+        width, stem = options.encoder.width, options.encoder.stem
+        encoder += f", width {width:g}, {stem} stem"
+    resumed = f", resumed at step {start_step:,}" if start_step else ""
+    lines = [
+        f"data       {info.name} {info.split}: {info.num_examples:,} images,"
+        f" {info.labelling}",
+        f"views      {views.views} x {views.policy.label} at"
+        f" {views.side}x{views.side}",
+        f"encoder    {encoder}, {options.runtime.precision}",
+        f"loss       {options.loss.label}, {options.optimizer.label},"
+        f" {options.schedule.epochs} epoch(s) of {steps_per_epoch} step(s)"
+        f" of {options.schedule.batch_size} images on"
+        f" {replicas} replica(s)",
+        f"workdir    {options.runtime.workdir}{resumed}",
+    ]
+    terminal.info("\n".join(lines))
+
+
+def reports(
+    options: Pretrain, steps_per_epoch: int, events: str
 ) -> Iterator[tf.keras.callbacks.Callback]:
     """Yields the callbacks that report on the terminal, and the profile."""
     if terminal.shows_progress():
@@ -25,13 +51,11 @@ def reports(
             epochs=options.schedule.epochs,
             steps_per_epoch=steps_per_epoch,
             batch_size=options.schedule.batch_size,
-            excluded_seconds=summaries.histogram_seconds,
         )
     candidates = options.views.views * options.schedule.batch_size - 1
     yield CollapseWarning(
         options.loss.chance_level(candidates),
         options.schedule.warmup_epochs or 0.0,
-        one_network=not options.loss.takes_keys,
     )
     if window := options.runtime.profile_steps:
         yield tensorboard.Profile(events, *window)

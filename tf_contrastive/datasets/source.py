@@ -288,11 +288,6 @@ class Source:
             raise ValueError(f"{self.info.name} is in memory")
         return self.files
 
-    def renamed(self, name: str) -> "Source":
-        """Returns the same examples under another dataset name."""
-        info = dataclasses.replace(self.info, name=name)
-        return dataclasses.replace(self, info=info)
-
     def labels(self) -> np.ndarray:
         """Reads the label of every example, int64 [n], without its image."""
         if not self.info.has_labels:
@@ -308,15 +303,6 @@ class Source:
         for index, label in rows.batch(_ROWS).as_numpy_iterator():
             labels[index] = label
         return labels
-
-    def class_sizes(self) -> np.ndarray | None:
-        """Counts the examples of each class; None if that takes long."""
-        if self.arrays is None or not self.info.has_labels:
-            return None
-        labels = self.labels()
-        return np.bincount(
-            labels[labels >= 0], minlength=self.info.num_classes or 0
-        )
 
     def labelled(self) -> "Source":
         """Returns only the examples that have a label."""

@@ -40,7 +40,8 @@ def subset(name: str, options: Subset, split: str, access: Access) -> Source:
     """A balanced fraction of train; other splits whole."""
     if split_spec.parse(split)[0] != "train":
         inner = access.open(options.of, split)
-        return inner.renamed(name)
+        info = dataclasses.replace(inner.info, name=name)
+        return dataclasses.replace(inner, info=info)
     inner = access.open(options.of, "train").labelled()
     rows = balanced_rows(inner.labels(), options.fraction, options.seed)
     info = dataclasses.replace(inner.info, name=name)

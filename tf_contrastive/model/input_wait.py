@@ -3,7 +3,6 @@
 import functools
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -122,32 +121,25 @@ class InputWait(ContrastiveStep):
 
 
 class Throughput:
-    """Speed since the last call of `read`.
+    """Speed of a model's training since the last call of `restart`."""
 
-    Args:
-      model: the model that is trained.
-      excluded_seconds: seconds so far that do not count as training.
-    """
-
-    def __init__(
-        self,
-        model: tf.keras.Model,
-        excluded_seconds: Callable[[], float] = lambda: 0.0,
-    ) -> None:
+    def __init__(self, model: tf.keras.Model) -> None:
         self._model = model
-        self._excluded_seconds = excluded_seconds
-        self._last = self._now()
+        self.restart()
+
+    def restart(self) -> None:
+        """Measures from now on."""
+        self._start = self._now()
 
     def _now(self) -> tuple[float, int, float]:
         return (
-            time.perf_counter() - self._excluded_seconds(),
+            time.perf_counter(),
             int(self._model.optimizer.iterations.numpy()),
             self._model.input_wait_seconds,
         )
 
     def read(self) -> tuple[float, float]:
         """Returns (steps/s, fraction of the time spent waiting for input)."""
-        (t0, s0, w0), (t1, s1, w1) = self._last, self._now()
-        self._last = (t1, s1, w1)
+        (t0, s0, w0), (t1, s1, w1) = self._start, self._now()
         seconds = max(t1 - t0, 1e-9)
         return (s1 - s0) / seconds, (w1 - w0) / seconds

@@ -15,7 +15,6 @@ from tf_contrastive.tensorboard.callback import (
 from tf_contrastive.tensorboard.histograms import (
     Histograms,
     HostCopy,
-    HostOriginal,
     images_per_batch,
 )
 
@@ -24,7 +23,6 @@ __all__ = [
     "GRID_IMAGES",
     "Histograms",
     "HostCopy",
-    "HostOriginal",
     "Profile",
     "TensorBoard",
     "images_per_batch",

@@ -54,19 +54,6 @@ class HostCopy:
                 variable.assign(local_results(value)[0])
 
 
-class HostOriginal(HostCopy):
-    """A model that is what `HostCopy` makes: float32, one replica, on the CPU.
-
-    To build another takes a tenth of the time to the first step.
-    """
-
-    def __init__(self, model: models.ContrastiveModel) -> None:
-        self.encoder, self.head = model.encoder, model.projection_head
-
-    def update(self, model: models.ContrastiveModel) -> None:
-        """Does nothing: the values are the model's own."""
-
-
 def images_per_batch(image_size: int, views: int) -> int:
     """Returns how many images the batch for `Histograms` should have."""
     return max(min(_MAX_VIEWS, _MAX_PIXELS // image_size**2) // views, 2)

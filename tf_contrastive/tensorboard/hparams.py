@@ -41,11 +41,9 @@ class HParams(tf.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Writes the options."""
-        # The workdir distinguishes runs with equal options. Its end comes
-        # first, since TensorBoard shows some 10 characters.
-        parent, name = os.path.split(self._run.runtime.workdir.rstrip("/"))
-        trial_id = f"{name} in {parent}" if parent else name
-        self._write(hparams.hparams_pb(compared(self._run), trial_id=trial_id))
+        # The workdir distinguishes runs with equal options.
+        workdir = self._run.runtime.workdir
+        self._write(hparams.hparams_pb(compared(self._run), trial_id=workdir))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Writes the epoch's means."""

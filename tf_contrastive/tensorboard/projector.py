@@ -16,9 +16,8 @@ from tf_contrastive.tensorboard.histograms import DEVICE, HostCopy
 
 # The folder's name, below the events.
 FOLDER = "projector"
-# Sides in pixels of a thumbnail, and of all in one image (browsers' limit).
-_MAX_THUMBNAIL = 48
-_MAX_SPRITE = 8192
+# Side of a thumbnail in pixels, at most: browsers take an image of 10,000.
+_THUMBNAIL = 48
 # Pixels embedded at a time: 64 images of 224 x 224.
 _BATCH_PIXELS = 64 * 224**2
 
@@ -36,15 +35,15 @@ def write(
         batch_size=max(_BATCH_PIXELS // run.views.side**2, 1),
         extra_channels=run.data.extra_channels,
     )
-    side = thumbnail_side(count)
     features, labels, thumbnails = [], [], []
     with tf.device(DEVICE):
         for images, batch_labels in batches:
             features.append(copy.encoder(images, training=False).numpy())
             labels.append(batch_labels.numpy())
             images = images[..., :3]
-            if images.shape[1] > side:
-                images = tf.image.resize(images, [side, side], antialias=True)
+            if images.shape[1] > _THUMBNAIL:
+                size = [_THUMBNAIL, _THUMBNAIL]
+                images = tf.image.resize(images, size, antialias=True)
             pixels = tf.image.convert_image_dtype(images, tf.uint8, True)
             thumbnails.append(pixels.numpy())
     write_points(
@@ -55,11 +54,6 @@ def write(
         np.concatenate(labels) if source.info.has_labels else None,
         source.info.label_names,
     )
-
-
-def thumbnail_side(count: int) -> int:
-    """Returns the largest side of as many thumbnails, in pixels."""
-    return min(_MAX_THUMBNAIL, _MAX_SPRITE // math.ceil(math.sqrt(count)))
 
 
 def write_points(
