@@ -102,22 +102,6 @@ def test_half_of_the_images_may_not_be_copies(copied, is_refused):
         assert "9 of the 20" in datasets.check_disjoint(train, test)
 
 
-def test_copies_within_a_split_are_counted(splits):
-    name = f"folder:{splits}"
-    assert overlap.find_copies(datasets.source(name)) == (0, "")
-    for copy in ("cat/9.png", "dog/9.png"):
-        shutil.copy(splits / "train/cat/1.png", splits / "train" / copy)
-    number, names = overlap.find_copies(datasets.source(name))
-    assert number == 2 and "cat/9.png" in names
-    assert overlap.find_copies(datasets.source("digits")) == (0, "")
-    images = np.random.default_rng(0).integers(0, 256, [20, 4, 4, 3], np.uint8)
-    images[7] = images[3]
-    arrays = datasets.from_arrays(images)
-    assert overlap.find_copies(arrays) == (1, "image 7")
-    test = datasets.from_arrays(np.concatenate([images[:2], ~images[:8]]))
-    assert "2 of the 10" in datasets.check_disjoint(arrays, test)
-
-
 @pytest.mark.parametrize("kind", ["folder", "csv"])
 def test_copies_are_held_out_together(kind, tmp_path):
     class_folders(tmp_path / "images", per_class=30)

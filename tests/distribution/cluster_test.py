@@ -67,9 +67,6 @@ def test_what_is_not_shared_is_done_by_the_first(
 def test_no_cluster_is_none():
     for environment in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}):
         assert cluster.from_environment(environment) is None
-    with pytest.raises(errors.UserError, match="TF_CONFIG is not set") as told:
-        cluster.require({})
-    assert "launch/multiworker" in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -146,22 +143,20 @@ def test_the_script_of_a_batch_job_is_no_worker():
         "SLURM_JOB_NODELIST": "n[1-8]",
     }
     assert cluster.from_environment(environment) is None
-    with pytest.raises(errors.UserError, match="by srun, or by launch/slurm"):
+    with pytest.raises(errors.UserError, match="launch/slurm or srun"):
         cluster.require(environment)
 
 
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"STEP_NUM_TASKS": "8"}, "8 task(s), but 7 on 4 of 4"),
+        ({"STEP_NUM_TASKS": "8"}, "of 8, but 7 on 4 of 4"),
         ({"STEP_NODELIST": "n1"}, "on 4 of 1 node(s)"),
         ({"STEP_NODELIST": "n[1-"}, "n[1-"),
         ({"STEP_TASKS_PER_NODE": "2(x"}, "2(x"),
-        ({"PROCID": "7"}, "out of range"),
+        ({"PROCID": "7"}, "task 7 of 7"),
         ({"PROCID": "x"}, "'x'"),
-        ({"STEP_NUM_TASKS": ""}, "SLURM_NTASKS are not set"),
-        # As --distribution=cyclic would place them.
-        ({"PROCID": "1", "NODEID": "1", "LOCALID": "0"}, "distribution=block"),
+        ({"STEP_NUM_TASKS": ""}, "''"),
     ],
 )
 def test_variables_that_contradict_each_other_are_told(changed, told):

@@ -103,9 +103,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         if bad.count <= self._skipped:
             return
         self._skipped = bad.count
-        part, loss = "encoder", "loss"
-        if bad.only_probe:
-            part, loss = "probe", "probe's loss"
+        loss = "probe's loss" if bad.only_probe else "loss"
         message = (
             f"the {loss} or its gradient is not finite at step {bad.step:,} on"
             f" replica(s) {', '.join(map(str, bad.replicas))}"
@@ -116,9 +114,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
                 f" {self._max_skipped}"
             )
             return
-        raise NonFiniteError(
-            message, self.model.advice(part), self._checkpoints.directory
-        )
+        raise NonFiniteError(message, self._checkpoints.directory)
 
     def _skipped_all(self) -> int:
         """Number of this process's steps if all were skipped, else 0."""
@@ -136,6 +132,5 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             raise NonFiniteError(
                 f"all {steps:,} steps were skipped, since their gradients were"
                 " not finite, and nothing was trained",
-                self.model.advice("encoder"),
                 self._checkpoints.directory,
             )

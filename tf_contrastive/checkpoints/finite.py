@@ -12,15 +12,17 @@ class NonFiniteError(errors.DivergedError):
     """A loss, a gradient or a weight of a run became NaN or infinite.
 
     Args:
-      problem: what happened.
-      advice: what to do, by `ContrastiveModel.advice`.
+      problem: what happened, and to what.
       directory: the folder of checkpoints.
     """
 
-    def __init__(self, problem: str, advice: str, directory: str) -> None:
+    def __init__(self, problem: str, directory: str) -> None:
         path, _ = storage.newest(directory)
         super().__init__(
-            f"{problem}: {advice}; last good checkpoint:"
+            f"{problem}: lower {errors.arg('learning_rate')}, raise"
+            f" {errors.arg('temperature')}, lengthen"
+            f" {errors.arg('warmup_epochs')}, or, where it is the probe's,"
+            f" train without {errors.arg('probe')}; last good checkpoint:"
             f" {path or 'none was saved yet'}"
         )
 
@@ -36,6 +38,5 @@ def check_finite(model: ContrastiveModel, step: int, directory: str) -> None:
             raise NonFiniteError(
                 f"step {step:,} left values in the {name.replace('_', ' ')}"
                 " that are not finite",
-                model.advice(name),
                 directory,
             )

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_contrastive.datasets import overlap
 from tf_contrastive.datasets.source import Record, Source
 
 Rows = dict[str, str | float | list[str] | None]
@@ -74,10 +73,6 @@ def describe(source: Source, classes: Classes | None) -> Rows:
     rows["unreadable_images"] = len(info.bad_images)
     if info.bad_images:
         rows["unreadable"] = ", ".join(info.bad_images[:_NAMED])
-    rows["copies"] = None if source.files is None else "not compared"
-    if copies := overlap.find_copies(source):
-        number, names = copies
-        rows["copies"] = f"{number:,}" + f" ({names})" * bool(names)
     return rows
 
 
@@ -96,19 +91,14 @@ def _sizes(sizes: np.ndarray, names: tuple[str, ...]) -> list[str]:
 def contact_sheet(source: Source) -> bytes:
     """Returns some images with their names, as a PNG file.
 
-    They are evenly spread over the split, and sorted by class. A file that a
-    table lists several times is decoded once.
+    They are evenly spread over the split, and sorted by class.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     info = source.info
-    rows = np.arange(info.num_examples)
-    if source.paths is not None:
-        files = source.paths.array().dictionary_encode().indices.to_numpy()
-        rows = np.sort(np.unique(files, return_index=True)[1])
-    count = min(_IMAGES, len(rows))
-    rows = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+    count = min(_IMAGES, info.num_examples)
+    rows = np.linspace(0, info.num_examples - 1, count).astype(int)
     examples = source.select(rows).examples().as_numpy_iterator()
     tiles = list(zip(rows, examples, strict=True))
     if info.has_labels:

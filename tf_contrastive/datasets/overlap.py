@@ -1,4 +1,4 @@
-"""Images that two splits share, and copies of images within a split.
+"""Images that two splits share, and copies of them.
 
 Images are the same if they are read from the same place: a file, or a record
 of a file. Copies are files, images of TFRecord files, or arrays, with the same
@@ -110,19 +110,6 @@ def find_seen(trained: Source, test: Source, labelled: bool) -> Seen:
     )
     is_few = not found.same.any() and seen < _MAX_COPIES * total
     return Seen(text, labelled and not is_few)
-
-
-def find_copies(source: Source) -> tuple[int, str] | None:
-    """Counts and names images of a split with the bytes of an earlier one.
-
-    None: the bytes were not read.
-    """
-    digests = _digests(source)
-    if digests is None:
-        return None
-    _, first, image = np.unique(digests, True, True)
-    rows = np.flatnonzero(first[image] < np.arange(len(image)))
-    return len(rows), _names(source, rows)
 
 
 def _names(source: Source, rows: np.ndarray) -> str:

@@ -76,8 +76,7 @@ def from_environment(
     if environment.get("TF_CONFIG"):
         return _read_tf_config(environment["TF_CONFIG"])
     # A batch script has SLURM_PROCID, too, but is a single process.
-    in_step = {"SLURM_STEP_ID", "SLURM_STEPID"} & set(environment)
-    if "SLURM_PROCID" in environment and in_step:
+    if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
         return _read_slurm(environment)
     return None
 
@@ -87,16 +86,10 @@ def require(environment: Mapping[str, str] = os.environ) -> Cluster:
     cluster = from_environment(environment)
     if cluster is not None:
         return cluster
-    if "SLURM_JOB_ID" in environment:
-        raise errors.UserError(
-            f"{errors.arg('strategy', 'multiworker')}: this is a SLURM job, but"
-            " not one of its steps: start the command by srun, or by"
-            " launch/slurm"
-        )
     raise errors.UserError(
         f"{errors.arg('strategy', 'multiworker')}: TF_CONFIG is not set and"
         f" this is not a step of a SLURM job: on each worker, set {_EXAMPLE},"
-        " or start it by launch/multiworker"
+        " or start it by launch/multiworker, launch/slurm or srun"
     )
 
 
@@ -159,50 +152,27 @@ def _is_address(text: str) -> bool:
 
 def _read_slurm(environment: Mapping[str, str]) -> Cluster:
     """Reads the tasks of a step: ranks from 0, in blocks, node by node."""
-
-    def variable(*names: str) -> str:
-        """Returns the first variable that is set."""
-        for name in names:
-            if environment.get(name):
-                return environment[name]
-        raise _not_by_srun(f"{' and '.join(names)} are not set")
-
     try:
-        rank = int(variable("SLURM_PROCID"))
-        size = int(variable("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+        rank = int(environment["SLURM_PROCID"])
+        size = int(environment["SLURM_STEP_NUM_TASKS"])
         hosts = slurm_cluster_resolver.expand_hostlist(
-            variable("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+            environment["SLURM_STEP_NODELIST"]
         )
         per_host = slurm_cluster_resolver.expand_tasks_per_node(
-            variable("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+            environment["SLURM_STEP_TASKS_PER_NODE"]
         )
         # Steps of a job that run at the same time have ports of their own.
-        job = int(variable("SLURM_JOB_ID"))
-        step = int(variable("SLURM_STEP_ID", "SLURM_STEPID"))
-        places = [
-            (node, local)
-            for node, n in enumerate(per_host)
-            for local in range(n)
-        ]
-        actual = tuple(
-            int(environment.get(f"SLURM_{name}", expected))
-            for name, expected in zip(
-                ("NODEID", "LOCALID"), places[rank], strict=True
-            )
-        )
-    except (IndexError, ValueError) as error:
-        if isinstance(error, errors.UserError):
-            raise
+        job = int(environment["SLURM_JOB_ID"])
+        step = int(environment["SLURM_STEP_ID"])
+    except (IndexError, KeyError, ValueError) as error:
         raise _not_by_srun(errors.first_line(error)) from error
-    if len(hosts) != len(per_host) or len(places) != size:
+    places = [
+        (node, local) for node, n in enumerate(per_host) for local in range(n)
+    ]
+    if len(hosts) != len(per_host) or not rank < len(places) == size:
         raise _not_by_srun(
-            f"{size} task(s), but {len(places)} on {len(per_host)} of"
+            f"task {rank} of {size}, but {len(places)} on {len(per_host)} of"
             f" {len(hosts)} node(s)"
-        )
-    if actual != places[rank]:
-        raise errors.UserError(
-            f"SLURM: task {rank} is not where it would be in blocks: use srun"
-            " --distribution=block"
         )
     first = (job + 101 * step) * _PORTS_PER_STEP
     addresses = tuple(
@@ -214,5 +184,6 @@ def _read_slurm(environment: Mapping[str, str]) -> Cluster:
 
 def _not_by_srun(fault: str) -> errors.UserError:
     return errors.UserError(
-        f"SLURM: {fault}: start the command by srun, or set TF_CONFIG"
+        f"SLURM: {fault}: start the command by srun --distribution=block, or"
+        " set TF_CONFIG"
     )

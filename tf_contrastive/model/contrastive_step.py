@@ -10,7 +10,6 @@ what the feature brings to the constructor (`__init__`, `get_config`,
 
 import contextlib
 import dataclasses
-import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -89,12 +88,6 @@ class NonFiniteSteps:
 
 class ContrastiveStep(tf.keras.Model):
     """Trains an encoder and its projection head; see `ContrastiveModel`."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        # For `help` and editors: the constructors of features show their own
-        # arguments only.
-        setattr(cls, "__signature__", _signature(cls))  # noqa: B010 # For mypy.
 
     def __init__(
         self,
@@ -201,14 +194,6 @@ class ContrastiveStep(tf.keras.Model):
         if self.loss_parts is not None:
             parts["loss"] = self.loss_parts
         return parts
-
-    def advice(self, part: str) -> str:
-        """What to do if a part of a checkpoint is not finite."""
-        del part
-        return (
-            "lower `learning_rate`, raise `temperature` or lengthen"
-            " `warmup_epochs`"
-        )
 
     def images_at_once(self, images: int, views: int) -> int:
         """Number of views whose activations a training step holds at once.
@@ -557,27 +542,3 @@ def _check_networks(encoder: Any, projection_head: Any) -> None:
             f"projection_head {own.name_of(projection_head)} must be a Keras"
             " layer: use heads.build(projection_head)"
         )
-
-
-def _signature(cls: type) -> inspect.Signature:
-    """The constructor's arguments, those that it passes on included."""
-    parameters: dict[str, inspect.Parameter] = {}
-    for base in cls.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        own = inspect.signature(vars(base)["__init__"]).parameters
-        named = {
-            name: parameter
-            for name, parameter in own.items()
-            if name != "self"
-            and parameter.kind
-            in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        }
-        parameters = {**named, **parameters}
-        kinds = {parameter.kind for parameter in own.values()}
-        if (
-            base.__module__ == __name__
-            or inspect.Parameter.VAR_KEYWORD not in kinds
-        ):
-            break
-    return inspect.Signature(sorted(parameters.values(), key=lambda x: x.kind))

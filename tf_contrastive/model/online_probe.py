@@ -111,12 +111,6 @@ class OnlineProbe(ContrastiveStep):
             parts["probe_optimizer"] = self.probe_optimizer
         return parts
 
-    def advice(self, part: str) -> str:
-        """What to do if a part of a checkpoint is not finite."""
-        if part in ("probe", "probe_optimizer"):
-            return "train without `probe`"
-        return super().advice(part)
-
     def compile(
         self, optimizer: Any, probe_optimizer: Any = None, **kwargs: Any
     ) -> None:
