@@ -147,11 +147,6 @@ def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
         assert len(everywhere) > 12 and source.info.has_labels
 
 
-def test_mnist_must_be_prepared(tmp_path):
-    for name in ("multidigits", "digit_on_image:of=digits"):
-        refused("mnist is not found", name=name, data_dir=str(tmp_path))
-
-
 # ---- Digits on images --------------------------------------------------------
 
 

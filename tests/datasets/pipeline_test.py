@@ -401,6 +401,3 @@ def test_evaluation_gives_every_example_once_in_order(source):
     labels = np.concatenate([y for _, y in got])
     assert labels.dtype == np.int32
     assert labels.tolist() == (expected % CLASSES).tolist()
-
-
-# ---- Under a strategy ---

@@ -140,21 +140,6 @@ def test_under_xla_the_first_step_costs_no_digits():
     assert _distance(layer.moving_variance, moving_variance) < 2e-6
 
 
-@pytest.mark.parametrize("guess,is_read_again", [(100.2, False), (99.0, True)])
-def test_a_second_read_is_made_only_for_a_shift_far_away(guess, is_read_again):
-    x, _, _, _ = _case((16, 8, 8, 8), mean=100, std=0.1)
-    guess = tf.fill([8], guess)
-    shift, mean, squares = batch_normalization._corrected_moments(
-        tf.constant(x), guess, EPSILON, 3
-    )
-    assert np.array_equal(shift, guess) != is_read_again
-    expected = x.astype(np.float64)
-    error = shift.numpy().astype(np.float64) + mean - expected.mean((0, 1, 2))
-    assert np.abs(error).max() < 1e-7
-    variance = expected.var((0, 1, 2))
-    np.testing.assert_allclose(squares / 1024, variance, rtol=5e-6)
-
-
 def test_replicas_far_apart_give_the_variance_between_them():
     case = _case((8, 4, 4, 3))
     case[0][:4] += 50.0

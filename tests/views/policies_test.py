@@ -280,17 +280,6 @@ def test_views_are_equal_in_groups_that_fit_in_the_cache():
         np.testing.assert_array_equal(policy(images[i], keys[i]), batch[i])
 
 
-def test_extra_channels_are_passed_on():
-    maker = views.Views(views.SimCLR(32), 2)
-    pixels = maker.geometric(patches(3, 40), seeds(3))
-    keys = prng.fold(seeds(3), 2)
-    more = tf.concat([pixels, 7 * pixels[..., :2]], -1)
-    result = maker.photometric(more, keys)
-    expected = maker.photometric(pixels, keys)
-    np.testing.assert_array_equal(result[..., :3], expected)
-    np.testing.assert_array_equal(result[..., 3:], more[..., 3:])
-
-
 # ---- Components --------------------------------------------------------------
 
 
