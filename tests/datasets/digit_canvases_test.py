@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from dataset_helpers import columns, pictures, prepare, refused
+from dataset_helpers import columns, pictures, prepare
 from PIL import Image
 from scipy import stats
 

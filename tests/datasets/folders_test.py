@@ -193,6 +193,11 @@ _TREES = {
         "Cat/1.png cat/1.png dog/1.png",
         ("train", {"Cat": [0], "cat": [1], "dog": [2]}, ""),
     ),
+    "forms of Unicode": (
+        "train/caf\u00e9/1.png train/x/2.png"
+        " test/cafe\u0301/3.png test/x/4.png",
+        ("test", {}, "cafe\\u0301"),
+    ),
     "what systems make": (
         "a/1.png b/2.png a/@eaDir/1.png/thumb.png #recycle/x.png"
         " lost+found/x.png .thumbnails/x.png a/._1.png __MACOSX/a/x.png",

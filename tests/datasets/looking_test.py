@@ -23,6 +23,7 @@ from dataset_helpers import (
     write,
 )
 from image_helpers import write_records
+from matplotlib import axes
 
 from tf_contrastive import datasets
 from tf_contrastive.config.data import Reading
@@ -270,7 +271,9 @@ def test_only_new_and_changed_files_are_looked_at(tmp_path, monkeypatch, looks):
     assert opened(8) == info
 
 
-def test_a_file_of_several_lines_is_looked_at_once(tmp_path, looks):
+def test_a_file_of_several_lines_is_looked_at_and_shown_once(
+    tmp_path, looks, monkeypatch
+):
     for i in range(2):
         write(tmp_path / f"{i}.png", encoded(picture(i)))
     write(tmp_path / "2.jpg", truncated_jpeg())
@@ -278,6 +281,12 @@ def test_a_file_of_several_lines_is_looked_at_once(tmp_path, looks):
     name = csv(tmp_path / "list.csv", "path,label\n" + 5 * lines)
     source = datasets.source(name)
     assert len(looks) == 3 and source.info.num_examples == 10
+    shown = []
+    monkeypatch.setattr(
+        axes.Axes, "imshow", lambda self, image: shown.append(image)
+    )
+    datasets.contact_sheet(source)
+    np.testing.assert_array_equal(shown, [picture(0), picture(1)])
 
 
 @pytest.mark.slow

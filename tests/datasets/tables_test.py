@@ -187,7 +187,39 @@ def test_tables_have_a_mark_of_their_encoding_or_are_utf_8(
         refused("UTF-8", name=name)
 
 
-def test_a_column_has_the_splits(five, caplog):
+_TRAIN = "path,label\nimages/0.png,a\nimages/1.png,b\n"
+
+
+def test_a_test_table_without_labels_adds_no_classes(five):
+    csv(five / "train.csv", _TRAIN)
+    csv(five / "test.csv", "path,width\nimages/2.png,7\nimages/3.png,8\n")
+    name = f"csv:{five}/{{split}}.csv"
+    assert understood(name) == _AB
+    assert understood(name, "test") == {2: None, 3: None}
+
+
+def test_a_table_for_each_split(five, caplog):
+    csv(five / "training.csv", _TRAIN)
+    csv(five / "val.csv", "path,label\nimages/2.png,b\nimages/3.png,c\n")
+    name = f"csv:{five}/{{split}}.csv"
+    assert understood(name) == _AB
+    assert datasets.source(name).info.label_names == ("a", "b", "c")
+    assert understood(name, "validation") == {2: "b", 3: "c"}
+    assert "1 of the 2 classes of validation are not in train" in caplog.text
+    refused("only train, validation", name=name, split="test")
+    refused("test_fraction", name=name, reading=Reading(test_fraction=0.2))
+    csv(five / "valid.csv", "path,label\nimages/2.png,b\n")
+    refused("both mean", name=name, split="validation")
+    for split, label in ("train", "b"), ("test", "B"):
+        (five / split).mkdir()
+        text = f"path,label\n../images/3.png,{label}\n"
+        csv(five / split / f"{split}.csv", text)
+    name = f"csv:{five}/{{split}}/{{split}}.csv"
+    assert understood(name) == {3: "b"}
+    refused("'B'", "'b'", name=name, split="test")
+
+
+def test_a_column_has_the_splits(five):
     text = (
         "path,label,Split\nimages/0.png,a,train\nimages/1.png,b,Train\n"
         "images/2.png,a,test\nimages/3.png,,val\n"
@@ -196,9 +228,6 @@ def test_a_column_has_the_splits(five, caplog):
     assert understood(name) == _AB
     assert understood(name, "validation") == {3: None}
     assert understood(name, "test") == {2: "a"}
-    other = csv(five / "other.csv", text.replace("2.png,a", "2.png,c"))
-    assert understood(other, "test") == {2: "c"}
-    assert "1 of the 1 classes of test are not in train" in caplog.text
     refused("no split 'holdout'", "test, train", name=name, split="holdout")
     refused("test_fraction", name=name, reading=Reading(test_fraction=0.2))
 

@@ -156,6 +156,8 @@ _TREES = {
     "shards": ("a-00000-of-00002 a-00001-of-00002", "a-*", 2),
     "a split": ("train-0.tfrecord test-0.tfrecord", "{split}-*", 1),
     "twice": ("train/train-0 test/test-0", "{split}/{split}-*", 1),
+    "another word": ("training/0 testing/0", "{split}", 1),
+    "one split twice": ("train-0 training-0", "{split}-0", "both mean"),
     "both": ("train-0-of-1 test-0-of-2 test-1-of-2", "", "several splits"),
     "both in folders": ("train/0 validation/0", "*/*", "several splits"),
     "only folders": ("train/0 test/0", "", "no file matches"),

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -150,12 +151,7 @@ def _read_labels(
             f" {rows['name'][int(labels.argmin())]}: label all from 0, or none,"
             f" or, if -1 is none, set {errors.arg('unlabelled', 'own_views')}"
         )
-    new = sorted(by_split[split] - by_split.get("train", every))
-    if new:
-        terminal.warning(
-            f"{name}: {len(new)} of the {len(by_split[split])} classes of"
-            f" {split} are not in train, such as {new[0]!a}"
-        )
+    _check_trained(name, by_split[split], split, by_split.get("train", set()))
     names = () if is_number else tuple(number)
     return Labels(labels, names, max(number.values()) + 1)
 
@@ -167,6 +163,36 @@ def _integer(name: str, label: str) -> int:
             f"{name}: label {label[:20]}: write integers from 0, or names"
         )
     return int(match[1] + match[2])
+
+
+def _spoken(name: str) -> str:
+    """Returns a name without letter case, separators and forms of Unicode."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return re.sub(r"[\s_-]+", " ", plain).strip()
+
+
+def _check_trained(
+    name: str, classes: set[str], split: str, trained: set[str]
+) -> None:
+    """Warns of classes that train does not have.
+
+    Raises:
+      UserError: if train has one that sounds alike.
+    """
+    new = sorted(classes - trained) if trained else []
+    spoken = {_spoken(each): each for each in trained}
+    for each in new:
+        if other := spoken.get(_spoken(each)):
+            raise errors.UserError(
+                f"{name}: the class {each!a} of {split} and {other!a} of train"
+                " differ in letter case, separators or the form of Unicode"
+                " only: give them one name"
+            )
+    if new:
+        terminal.warning(
+            f"{name}: {len(new)} of the {len(classes)} classes of {split} are"
+            f" not in train, such as {new[0]}"
+        )
 
 
 # ---- Opening -----------------------------------------------------------------

@@ -26,7 +26,10 @@ from tf_contrastive.datasets.source import (
 )
 
 _QUALITY = 95
+# Of a manifest. A change by which older packs would be misread increases it.
+_FORMAT = 1
 _FORM = {
+    "format": int,
     "dataset": str,
     "split": str,
     "side": int,
@@ -78,6 +81,7 @@ def pack(
         )
     split = split_spec.parse(info.split)[0]
     about = {
+        "format": _FORMAT,
         "dataset": info.name,
         "split": info.split,
         "side": side,
@@ -206,9 +210,22 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
             f" the command datasets with {errors.arg('pack')}"
         )
     about = files.read_json(manifest, form=_FORM)
+    if about["format"] != _FORMAT:
+        raise errors.UserError(
+            f"{manifest} has format {about['format']}, and this version reads"
+            f" {_FORMAT}: pack the images again"
+        )
     parts = _files(folder, base, about)
+    absent = [path for path in parts if not tf.io.gfile.exists(path)]
+    if absent:
+        raise errors.UserError(
+            f"{manifest}: {len(absent):,} of {len(parts):,} files are not"
+            f" packed, such as {absent[0]}: repeat the command that packs them"
+        )
     paths, counts = list(parts), np.array([*parts.values()], np.int64)
-    tfrecord.check_counts(paths, counts, folder, "pack the images again")
+    tfrecord.check_counts(
+        paths, counts, folder, "delete the folder and pack the images again"
+    )
     label = None if about["num_classes"] is None else "label"
     parse = tfrecord.parser("image", label)
     records = Files(

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tf_contrastive.base import errors, files, terminal
 
 # Change it when something else is found in the same files.
-_VERSION = 14
+_VERSION = 13
 # Requests at a time; object stores take long for each.
 _REMOTE_THREADS = 64
 # Files between two looks at the clock.
@@ -46,6 +46,7 @@ def find(
     what: str,
     threads: int,
     options: tuple[object, ...] = (),
+    time_of: str = "st_mtime_ns",
 ) -> np.ndarray:
     """Returns what is found in each file; reads those not known.
 
@@ -58,6 +59,7 @@ def find(
       what: the files are, for a log.
       threads: local files that are read at a time.
       options: of which the rows depend, too.
+      time_of: the local file's time that must not have changed.
     """
     # Few bytes of each file, since there are millions: the digest of its path;
     # its length and time of change in ns, -1 of what is no file; the row.
@@ -66,7 +68,7 @@ def find(
     _used.add(store)
     known = _load(store, entry)
     keys = np.fromiter(map(_key, paths), np.int64, len(paths))
-    stats = _stats(paths)
+    stats = _stats(paths, time_of)
     is_known = np.zeros([len(keys)], bool)
     if len(known):
         places = np.searchsorted(known["key"], keys)
@@ -127,7 +129,7 @@ def _read(
     return rows
 
 
-def _stats(paths: Sequence[str]) -> np.ndarray:
+def _stats(paths: Sequence[str], time_of: str) -> np.ndarray:
     """Returns sizes and times of files, int64 [n, 2]; -1 of what is none."""
 
     def one(path: str) -> tuple[int, int]:
@@ -138,9 +140,7 @@ def _stats(paths: Sequence[str]) -> np.ndarray:
                 return remote.length, remote.mtime_nsec
             status = os.stat(local)
             if stat.S_ISREG(status.st_mode):
-                # Users cannot set it: a file that changed unnoticed could end
-                # the process.
-                return status.st_size, status.st_ctime_ns
+                return status.st_size, getattr(status, time_of)
         except (tf.errors.OpError, OSError, ValueError):  # A name with "\0".
             pass
         return -1, -1

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -40,6 +40,32 @@ def parse(split: str) -> tuple[str, str | None, str | None]:
 def meaning(name: str) -> str | None:
     """Returns the split that a name means: train, test, validation or None."""
     return _MEANINGS.get(name.strip().lower())
+
+
+def find(
+    name: str, pattern: str, split: str, look: Callable[[str], list[str]]
+) -> tuple[str, list[str]]:
+    """Returns a split's path, and the files there.
+
+    Args:
+      name: of the dataset.
+      pattern: a path, in which `{split}` is any word for the split.
+      split: any word for it.
+      look: path -> the files there.
+
+    Raises:
+      UserError: if there are files of several words.
+    """
+    wanted = meaning(split)
+    words = {split, *(w for w, other in _MEANINGS.items() if other == wanted)}
+    paths = {pattern.replace("{split}", word) for word in words}
+    there = [(path, found) for path in sorted(paths) if (found := look(path))]
+    if len(there) > 1:
+        raise errors.UserError(
+            f"{name}: {' and '.join(path for path, _ in there)} both mean the"
+            f" split {split}: rename or join them"
+        )
+    return there[0] if there else (pattern.replace("{split}", split), [])
 
 
 def look_alikes(names: Iterable[str]) -> list[str]:

@@ -113,8 +113,10 @@ def _column(
     return next(iter(found), None)
 
 
-def _lines(file: str, reading: Reading) -> pa.Table:
+def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
     """Reads a table; returns rows of `Listing`.
+
+    Without a `split` of all lines, it is that of a column, or train.
 
     Raises:
       UserError: for lines that lack something, or columns of another name.
@@ -139,7 +141,7 @@ def _lines(file: str, reading: Reading) -> pa.Table:
         if name not in (path, label, of_split)
         and pc.any(pc.not_equal(lines[name], "")).as_py()
     ]
-    if label is None and others and not wanted:
+    if label is None and others and not wanted and split in (None, "train"):
         raise errors.UserError(
             f"{file}: which of its columns {few(others)} has the labels? Set"
             f" {errors.arg('csv_label_column', others[-1])}, another one, or"
@@ -156,8 +158,8 @@ def _lines(file: str, reading: Reading) -> pa.Table:
         return written if "://" in written else os.path.join(base, written)
 
     def split_of(word: str) -> str:
-        if of_split is None:
-            return "train"
+        if split or of_split is None:
+            return split or "train"
         if meaning := split_spec.meaning(word):
             return meaning
         raise errors.UserError(
@@ -213,20 +215,30 @@ def _check_repeated(name: str, rows: pa.Table) -> None:
 # ---- The listing -------------------------------------------------------------
 
 
+def _tables(path: str) -> list[str]:
+    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    return [path] * is_file
+
+
 def _list(name: str, path: str, reading: Reading) -> Listing:
     """Lists the images of all splits.
 
     Raises:
-      UserError: for a table of another form.
+      UserError: for tables of another form.
     """
-    is_folder = tf.io.gfile.isdir(path)
-    if is_folder or not tf.io.gfile.exists(path):
-        what = "is a folder" if is_folder else "does not exist"
+    parts = []
+    if "{split}" in path:
+        for split in ("train", "test", "validation"):
+            _, found = split_spec.find(name, path, split, _tables)
+            parts += [_lines(file, split, reading) for file in found]
+    elif _tables(path):
+        parts = [_lines(path, None, reading)]
+    if not parts:
+        what = "is a folder" if tf.io.gfile.exists(path) else "does not exist"
         raise errors.AbsentDataError(
-            f"{name}: {path} {what}: use a table, whose column split has the"
-            " splits, or folder:PATH"
+            f"{name}: {path} {what}: use a table, or folder:PATH"
         )
-    rows = _lines(path, reading)
+    rows = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
     labels = pc.unique(rows["label"]).to_pylist()
     if several := sorted(filter(_SEVERAL.fullmatch, labels)):
         raise errors.UserError(
@@ -240,7 +252,8 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
 def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
     """Opens `csv:PATH`.
 
-    Relative paths start at the folder of the table. Splits are in a column.
+    Relative paths start at the folder of the table. Splits are in tables of
+    their own, whose name or folder is `{split}` in PATH, or in a column.
     """
     listing = _list(name, os.path.expanduser(options.path), access.reading)
     return image_files.open_listing(name, split, access, listing)

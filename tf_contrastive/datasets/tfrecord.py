@@ -65,6 +65,8 @@ def _find(
     options: tuple[object, ...],
 ) -> np.ndarray:
     """Returns what is found in each file; see `remembered.find`."""
+    # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
+    # could end the process.
     return remembered.find(
         paths,
         place,
@@ -73,6 +75,7 @@ def _find(
         what="TFRecord files",
         threads=_FILES_AT_A_TIME,
         options=options,
+        time_of="st_ctime_ns",
     )
 
 
@@ -170,11 +173,12 @@ def _list(
         several splits.
     """
     base = split_spec.parse(split)[0]
-    if _SPLIT not in pattern:
+    if _SPLIT in pattern:
+        place, found = split_spec.find(name, pattern, base, _matching)
+    else:
         hint = f"put {_SPLIT} into the path for more"
         split_spec.only_train(name, split, hint)
-    place = pattern.replace(_SPLIT, base)
-    found = _matching(place)
+        place, found = pattern, _matching(pattern)
     if _SPLIT in pattern and not found:
         raise errors.AbsentSplitError(
             f"{name} has no split {base!r}: no file matches {place}"
