@@ -335,12 +335,6 @@ evaluate --workdir=w --compare a b -> --workdir=w
 evaluate --compare a a -> --compare=a,a
 evaluate --workdir=w --linear_learning_rate=1 --linear_learning_rates=1
 evaluate --workdir=w --protocols=knn,linaer -> mean linear?
-evaluate --workdir=w --transfer_datasets=aircraftt=folder:x -> mean aircraft?
-evaluate --workdir=w --transfer_datasets=cars=folder:x,plane=csv:y -> pets
-evaluate --workdir=w --transfer_datasets=aircraft -> =folder:
-evaluate --workdir=w --transfer_datasets=aircraft=tfrecord:x -> csv:PATH
-evaluate --workdir=w --transfer_datasets=voc2007=folder:x -> voc2007=NAME
-evaluate --workdir=w --transfer_datasets=cifar10=csv:x --transfer_suite=sincere
 evaluate --workdir=w --finetune_epochs=3,4
 evaluate --workdir=w --logistic_options=lowest_penalty=1e6 -> highest_penalty
 embed --output=o -> --workdir

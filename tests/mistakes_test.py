@@ -81,7 +81,7 @@ _INPUTS = {
     ),
     "evaluate --workdir={run} --protocols=head": "head",
     "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
-        "--transfer_datasets=birdsnap=folder:PATH,aircraft=folder:PATH"
+        "not prepared in {empty} (--data_dir): food101"
     ),
     # Exports and embeddings.
     "export --workdir={run} --checkpoint=7": "--checkpoint=7",

@@ -229,26 +229,3 @@ def test_trees_are_read_in_one_way_or_refused(about, tmp_path, caplog):
     ]
     assert any(word in line for line in warnings) == bool(word), warnings
     assert word or not warnings, warnings
-
-
-@pytest.mark.slow
-def test_two_splits_are_joined_with_the_decoder_of_each(tmp_path):
-    kinds = {"train": ("PNG", "JPEG"), "val": ("GIF", "TIFF")}
-    for start, (split, pair) in enumerate(kinds.items()):
-        for i in range(6):
-            contents = encoded(picture(10 * start + i), pair[i % 2])
-            name = f"{i}.{pair[i % 2].lower()}"
-            write(tmp_path / split / "ab"[i % 2] / name, contents)
-    train, val = (
-        datasets.source(f"folder:{tmp_path}", split) for split in kinds
-    )
-    both = train.joined(val)
-    assert both.info.num_examples == 12
-    assert both.info.by_pillow
-    expected = [*read(train), *read(val)]
-    for found, example in zip(read(both), expected, strict=True):
-        assert found.keys() == example.keys()
-        np.testing.assert_array_equal(found["image"], example["image"])
-        assert found["label"] == example["label"]
-    some = read(both.select(np.array([2, 9])))
-    np.testing.assert_array_equal(some[1]["image"], expected[9]["image"])

@@ -1,12 +1,11 @@
-"""Images to score that a run learns from, or has learned from."""
+"""Images to score that a run learns from."""
 
 import shutil
 
 import pytest
-import saved_run
 from dataset_helpers import class_folders
 
-from tf_contrastive import datasets, train
+from tf_contrastive import train
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -52,22 +51,6 @@ def test_images_of_both_splits_are_found(splits):
     assert _problems(splits, linear_epochs=1)["test_split"][1]
     text, ends = _problems(splits, test_split="train[75%:]")["test_split"]
     assert "5 image(s) of" in text and ends
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("loss", "refused"), [("supcon", 1), ("ntxent", 0)])
-def test_what_a_run_starts_from_has_seen_is_found(loss, refused, splits):
-    name, start = f"folder:{splits}", str(splits.parent / "start")
-    trained = datasets.source(name, "test")
-    saved_run.make(start, trained, dataset=name, split="test", loss=loss)
-    again = str(splits.parent / "again")
-    saved_run.make(again, trained, dataset=name, loss=loss, init_from=start)
-    for path, stage, ends in (
-        (start, {}, False),
-        (again, {"linear_epochs": 1}, bool(refused)),
-    ):
-        text, ended = _problems(splits, init_from=path, **stage)["init_from"]
-        assert "was trained on 20 of the 20 images" in text and ended == ends
 
 
 def test_an_absent_test_split_is_named_where_there_are_labels(splits):

@@ -5,13 +5,10 @@ import digit_networks
 import numpy as np
 import pytest
 import tensorflow as tf
-from dataset_helpers import encoded, write
-from PIL import Image
 from sklearn import linear_model
 
 from tf_contrastive import datasets, embedding, evaluation, views
 from tf_contrastive.base import errors
-from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.transfer import SUITES
@@ -150,99 +147,6 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     assert metrics["score"] == expected["top1"]
     assert any("left out: not prepared" in line for line in said)
     assert embedding.checksum(scored.subject.encoder) == before
-
-
-# ---- Images of the user's own ------------------------------------------------
-
-
-_TRAIN, _VALIDATION, _TEST = slice(60), slice(60, 90), slice(90, 150)
-
-
-def _write(root, splits):
-    """A folder of digits, fewer of the larger ones."""
-    images, labels = digit_networks.digits()
-    few = np.flatnonzero(np.arange(1797) % (labels + 1) == 0)
-    for split, rows in splits.items():
-        for row in few[few > 800][rows]:
-            kind = "PNG" if row % 2 else "BMP"
-            image = Image.fromarray(images[row]).convert("RGB")
-            path = root / split / str(labels[row]) / f"{row}.{kind.lower()}"
-            write(path, encoded(image, kind))
-    return root
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("validation", [None, "val"])
-def test_a_target_may_be_a_folder_with_the_metric_of_its_name(
-    validation, tmp_path
-):
-    splits = {"train": _TRAIN, "test": _TEST}
-    if validation:
-        splits[validation] = _VALIDATION
-    root = _write(tmp_path / "images", splits)
-    said = []
-    scored = digit_networks.subject(
-        transfer_datasets=f"aircraft=folder:{root}", transfer_methods="linear"
-    )
-    scored = contexts.changed(scored, log=said.append)
-    assert protocols.missing("transfer", scored) is None
-    [row] = protocols.run(scored, ["transfer"])["results"]
-    assert row["variant"] == "aircraft linear"
-    assert row["dataset"] == f"folder:{root}"
-    assert row["examples"] == 60
-    # The metric of FGVC Aircraft, with its validation split if it is there.
-    assert row["metrics"]["metric"] == "mean_per_class"
-    assert row["metrics"]["score"] != row["top1"] > 0.7
-    assert "seen" not in row
-    # Birdsnap is in no TFDS, either: the log says how to give it.
-    assert any("birdsnap=folder:PATH" in line for line in said)
-    # As by its definition.
-    splits = ["train", "validation"] if validation else ["train"]
-    train = [
-        scored.subject.embed(
-            scored.images.plain(datasets.source(f"folder:{root}", split))
-        )
-        for split in splits
-    ]
-    test = scored.subject.embed(
-        scored.images.plain(datasets.source(f"folder:{root}", "test"))
-    )
-    x, y = (np.concatenate(parts) for parts in zip(*train, strict=True))
-    held_out = np.arange(60, 90) if validation else 0.1
-    expected = logistic.logistic_regression(
-        x, y, *test, validation=held_out, metric="mean_per_class"
-    )
-    assert row["metrics"]["penalty"] == expected["penalty"]
-    assert row["metrics"]["score"] == pytest.approx(
-        expected["mean_per_class"], abs=1e-9
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["supcon", "ntxent"])
-def test_a_target_that_the_encoder_was_trained_on_is_refused_or_told(
-    loss, tmp_path
-):
-    root = _write(tmp_path, {"train": _TRAIN, "test": _TEST})
-    run = fields.replace(Pretrain(), loss=loss, split="test")
-    trained = datasets.source(f"folder:{root}", "test")
-    scored = contexts.changed(
-        digit_networks.subject(
-            transfer_datasets=f"aircraft=folder:{root}",
-            transfer_methods="linear",
-        ),
-        trainings=[(run, trained)],
-    )
-    if loss == "supcon":
-        with pytest.raises(
-            errors.UserError, match="on their labels: set another"
-        ):
-            protocols.missing("transfer", scored)
-        return
-    [row] = protocols.run(scored, ["transfer"])["results"]
-    assert (
-        row["seen"] == "the encoder was trained on 60 of the 60 images to score"
-    )
 
 
 @pytest.fixture(scope="module")

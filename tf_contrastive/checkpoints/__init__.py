@@ -30,7 +30,6 @@ from tf_contrastive.checkpoints.workdir import (
     check_run,
     check_workdir,
     is_run,
-    lineage,
 )
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "damage_of",
     "is_present",
     "is_run",
-    "lineage",
     "load_encoder",
     "load_heads",
     "load_run",

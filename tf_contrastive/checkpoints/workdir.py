@@ -1,7 +1,6 @@
 """Checks which experiment a workdir holds, by its `config.flags`."""
 
 import os
-from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -57,16 +56,6 @@ def check_run(workdir: str) -> Pretrain:
             f" {errors.arg('workdir')} of a pretrain command"
         )
     return run
-
-
-def lineage(run: Pretrain) -> Iterator[Pretrain]:
-    """Yields a run's config, and those of the runs that it started from."""
-    yield run
-    before = {""}
-    while (path := run.setup.init_from) not in before and is_run(path):
-        before.add(path)
-        run = check_run(path)
-        yield run
 
 
 def _read_config(workdir: str) -> Pretrain | None:

@@ -11,18 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import distinct
-from tf_contrastive.config.fields import argument, group, option, split_pairs
+from tf_contrastive.config.fields import argument, group, option
 from tf_contrastive.config.linear import (
     LinearSchedule,
     LinearStage,
     linear_augmentation,
     linear_batch_size,
 )
-from tf_contrastive.config.transfer import (
-    METHODS,
-    SUITES,
-    datasets_of_targets,
-)
+from tf_contrastive.config.transfer import METHODS, SUITES
 from tf_contrastive.config.views import augmentation_name
 
 # Options that few set are given in one flag, PROTOCOL_options=KEY=VALUE,...
@@ -334,14 +330,6 @@ class Transfer(ProtocolDeclaration):
         " by top-1, for encoders of 32 pixels",
         choices=SUITES,
     )
-    datasets: str = option(
-        "",
-        "images of your own for targets of the suite: comma-separated"
-        " TARGET=DATASET with splits train, test and, if they have it,"
-        " validation, such as aircraft=folder:/data/aircraft; other targets:"
-        " prepared datasets",
-        check=datasets_of_targets,
-    )
     methods: tuple[str, ...] = option(
         tuple(METHODS),
         "comma-separated: linear (logistic regression on the frozen encoder),"
@@ -385,24 +373,10 @@ class Transfer(ProtocolDeclaration):
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of the protocol's `measure`."""
         values = super().hyperparameters()
-        # Each result names its dataset.
-        del values["datasets"]
         grid = ("steps", "learning_rates", "weight_decays")
         for name, prefix in (("grid", ""), ("scratch_grid", "scratch_")):
             values[name] = {x: values.pop(f"{prefix}{x}") for x in grid}
         return values
-
-    def check(self) -> None:
-        """Raises `UserError` for a target that the suite does not have."""
-        known = SUITES[self.suite].targets
-        for pair in split_pairs(self.datasets):
-            name = pair.split("=", 1)[0]
-            if name not in known:
-                raise UserError(
-                    f"{arg('transfer_datasets', pair)}: {name} is not in"
-                    f" {arg('transfer_suite', self.suite)}: it has"
-                    f" {', '.join(known)}"
-                )
 
 
 # The corruptions of ImageNet-C, which mCE averages.

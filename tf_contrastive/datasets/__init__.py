@@ -12,10 +12,8 @@ from tf_contrastive.datasets.folders import find_images
 from tf_contrastive.datasets.image_files import from_paths
 from tf_contrastive.datasets.opening import load, name_unreadable, source
 from tf_contrastive.datasets.overlap import (
-    Seen,
     check_disjoint,
     find_overlap,
-    find_seen,
 )
 from tf_contrastive.datasets.own_data import from_dataset
 from tf_contrastive.datasets.packing import pack
@@ -35,7 +33,6 @@ __all__ = [
     "Info",
     "Order",
     "Reading",
-    "Seen",
     "Source",
     "ViewMaker",
     "channel_statistics",
@@ -46,7 +43,6 @@ __all__ = [
     "evaluation_part",
     "find_images",
     "find_overlap",
-    "find_seen",
     "from_arrays",
     "from_dataset",
     "from_paths",

@@ -31,14 +31,6 @@ class Overlap(NamedTuple):
     compared: bool  # Whether the bytes of both were read.
 
 
-class Seen(NamedTuple):
-    """Images to score that an encoder was trained on."""
-
-    text: str  # Empty: none.
-    # Whether their labels were learnt from, and they are more than a few.
-    are_known: bool
-
-
 def find_overlap(train: Source, test: Source) -> Overlap:
     """Returns the images of `test` that are also in `train`."""
     copies = same = np.zeros([test.info.num_examples], bool)
@@ -94,22 +86,6 @@ def check_disjoint(
     return text
 
 
-def find_seen(trained: Source, test: Source, labelled: bool) -> Seen:
-    """Says which images of `test` an encoder was trained on.
-
-    `labelled`: whether it was trained on the labels of `trained`, too.
-    """
-    found = find_overlap(trained, test)
-    seen = np.count_nonzero(found.same | found.copies)
-    if not seen:
-        return Seen("", False)
-    total = test.info.num_examples
-    text = (
-        f"the encoder was trained on {seen:,} of the {total:,} images to score"
-        + " and on their labels" * labelled
-    )
-    is_few = not found.same.any() and seen < _MAX_COPIES * total
-    return Seen(text, labelled and not is_few)
 
 
 def _names(source: Source, rows: np.ndarray) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 
 from tf_contrastive.base import errors
@@ -348,45 +347,6 @@ class Source:
         if self.digests is None:
             return chosen
         return dataclasses.replace(chosen, digests=self.digests[indices])
-
-    def joined(self, other: "Source") -> "Source":
-        """Returns these examples and then those of another split, in memory.
-
-        Both have the same classes and the same columns.
-        """
-        parts = [self.loaded(), other.loaded()]
-        arrays = [part.arrays or {} for part in parts]
-        rows = {
-            name: np.concatenate([columns[name].numpy() for columns in arrays])
-            for name in arrays[0]
-        }
-        paths = None
-        if self.paths is not None and other.paths is not None:
-            both = self.paths.array(), other.paths.array()
-            paths = Paths(pa.concat_arrays(both))
-        ours, theirs = self.info, other.info
-        total = ours.num_examples + theirs.num_examples
-        rows["part"] = np.arange(total) >= ours.num_examples
-
-        def decode(record: Record) -> Record:
-            own = {k: v for k, v in record.items() if k != "part"}
-            return tf.cond(
-                record["part"],
-                lambda: other.decode(own),
-                lambda: self.decode(own),
-            )
-
-        is_alike = ours.image_shape == theirs.image_shape
-        info = dataclasses.replace(
-            ours,
-            split=f"{ours.split}+{theirs.split}",
-            num_examples=total,
-            bad_images=(*ours.bad_images, *theirs.bad_images),
-            image_shape=ours.image_shape if is_alike else None,
-            unlabelled=ours.unlabelled or theirs.unlabelled,
-            by_pillow=ours.by_pillow or theirs.by_pillow,
-        )
-        return in_memory(rows, decode, info, paths=paths)
 
     def split_validation(
         self, fraction: float, seed: int

@@ -1,22 +1,18 @@
-"""Images of the test split that a run learns from, or has learned from."""
+"""Images of the test split that a run learns from."""
 
-import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tf_contrastive import datasets, exporting, train
+from tf_contrastive import datasets, train
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import fields
 from tf_contrastive.config.data import without_slice
-from tf_contrastive.config.pretrain import Pretrain
 
 
 class Problem(NamedTuple):
     """What is wrong with the images to score.
 
     Attributes:
-      option: that chooses them, or the encoder that has seen them; "unscored"
-        if they cannot be scored.
+      option: that chooses them; "unscored" if they cannot be scored.
       text: what is wrong.
       ends: whether the run scores them itself, and must not start.
     """
@@ -62,13 +58,6 @@ def find(run: train.PreparedRun) -> Iterator[Problem]:
             yield Problem("test_split", warning, False)
     except errors.UserError as error:
         yield Problem("test_split", error.marked, _refuses(run))
-    for path, seen in _seen_before(options, test):
-        text = (
-            f"{errors.arg('init_from', path)}: {seen.text}: set another"
-            f" {errors.arg('test_split')}, or start from another encoder"
-        )
-        ends = run.test is not None and seen.are_known
-        yield Problem("init_from", text, ends)
 
 
 def _refuses(run: train.PreparedRun) -> bool:
@@ -76,26 +65,3 @@ def _refuses(run: train.PreparedRun) -> bool:
     data = run.options.data
     of_one = without_slice(data.split) == without_slice(data.test_split)
     return of_one or run.test is not None
-
-
-def _seen_before(
-    run: Pretrain, test: datasets.Source
-) -> Iterator[tuple[str, datasets.Seen]]:
-    """Yields (its path, what it has seen of `test`) of runs to start from."""
-    path = run.setup.init_from
-    for before in itertools.islice(exporting.makers(run), 1, None):
-        if before.data.dataset == run.data.dataset:
-            # The folder may be elsewhere now.
-            before = fields.replace(before, data_dir=run.data.data_dir)
-        try:
-            learned = train.open_split(before, before.data.split)
-        except errors.UserError as error:
-            terminal.info(
-                f"{path}: its images are not compared: {error.marked}"
-            )
-        else:
-            labelled = before.loss.needs_labels
-            seen = datasets.find_seen(learned, test, labelled)
-            if seen.text:
-                yield path, seen
-        path = before.setup.init_from

@@ -26,8 +26,7 @@ class Hits(NamedTuple):
 
     # "encoder", "protocol", "version", "hyperparameters", "step", "checksum"
     # (of the encoder), "dataset", "split" (None: not the context's own
-    # dataset), "labels" (a digest), and "seen" (what the encoder was trained
-    # on of the images, or "").
+    # dataset), and "labels" (a digest).
     about: dict[str, Any]
     correct: np.ndarray  # Bool [n], or fractions.
 
@@ -66,8 +65,7 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
       {"a", "b", "results": [{"protocol", "variant", "version", "dataset",
       "examples", "top1_a", "top1_b", and `statistics.Comparison` of a against
       b}, ...], "left_out": [{"protocol", "variant", "reason"}, ...],
-      "warnings": a line for each side with results of several checkpoints, or
-      of images that its encoder was trained on}.
+      "warnings": a line for each side with results of several checkpoints}.
 
     Raises:
       UserError: without results, or without common ones.
@@ -114,8 +112,6 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
                 f"{name}: these results are of several checkpoints ({listed}):"
                 " evaluate one checkpoint by all of the protocols"
             )
-        seen = {facts["seen"] for facts in about} - {""}
-        warnings += [f"{name}: {text}" for text in sorted(seen)]
     return {
         "a": a,
         "b": b,

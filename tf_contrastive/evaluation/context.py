@@ -8,7 +8,7 @@ computed once.
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -84,8 +84,6 @@ class EvaluationContext:
     observer: classifiers.TrainingObserver | None = None
     # Wraps iterables of images, so that it can interrupt a pass.
     cancellable: Callable[[Iterable], Iterable] = iter
-    # The runs that made the encoder, with the images of each.
-    trainings: Sequence[tuple[Pretrain, datasets.Source]] = ()
     # Receives progress, a line at a time.
     log: Callable[[str], None] = lambda line: None
     _cache: dict[Hashable, Any] = dataclasses.field(

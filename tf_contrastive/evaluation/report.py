@@ -84,7 +84,6 @@ class Measurement(TypedDict, total=False):
     correct5: np.ndarray
     labels: np.ndarray  # Int [n], if other examples than the test split.
     dataset: str  # Name of the dataset, if other examples are scored.
-    seen: str  # What the encoder was trained on of those.
     plots: dict[str, Any]  # Figures of matplotlib.
     arrays: dict[str, np.ndarray]  # To be saved.
     # What the protocol chose by the available data: results compare only where
@@ -124,9 +123,8 @@ def result_row(
         else len(scored),
         "seconds": round(seconds, 3),
     }
-    for name in ("dataset", "seen"):
-        if name in part:
-            row[name] = part[name]
+    if "dataset" in part:
+        row["dataset"] = part["dataset"]
     return files.as_json(row)
 
 
@@ -180,21 +178,18 @@ class Report:
         self,
         folder: str | None = None,
         facts: Mapping[str, Any] | None = None,
-        seen: str = "",
     ) -> None:
         """Prepares the report; nothing is written if `folder` is None.
 
         Args:
           folder: of all output.
           facts: "dataset", "train_split", "test_split", "scale", "step".
-          seen: what the encoder was trained on of the images to score.
         """
         self.rows: list[dict[str, Any]] = []
         self.left_out: dict[str, str] = {}
         self.checksum = self._measured = ""
         self._folder = folder
         self._facts = dict(facts or {})
-        self._seen = seen
         # Encoder and protocol of the current npz file, and its content so far.
         self._current: tuple[str, ...] = ()
         self._about: dict[str, dict[str, Any]] = {}
@@ -287,7 +282,6 @@ class Report:
                 content = {
                     **self._facts,
                     "checksum": self.checksum,
-                    "seen": self._seen,
                     "left_out": self.left_out,
                     "results": self.rows,
                     "finished": finished,
@@ -347,12 +341,10 @@ class Report:
             "dataset": context.data.test.info.name,
             "split": context.data.test.info.split,
             "labels": digest(_scored_labels(context, part)),
-            "seen": self._seen * (context.subject.name == "trained"),
         }
         if "dataset" in part:
             # The split is that of the context's own dataset.
             facts |= {"dataset": part["dataset"], "split": None}
-            facts["seen"] = part.get("seen", "")
         return facts
 
     def _summarize(
@@ -397,8 +389,6 @@ class Report:
         lines = [table(self.rows), *metric_lines(self.rows)]
         for name, reason in self.left_out.items():
             lines.append(f"left out: {name} ({reason})")
-        if self._seen:
-            lines.append(f"warning: {self._seen}")
         lines.append(f"encoder checksum unchanged: {self.checksum[:12]}")
         return "\n".join(lines)
 

@@ -5,8 +5,7 @@ prints and writes its report.
 """
 
 import dataclasses
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -14,10 +13,10 @@ from tf_contrastive import checkpoints, datasets, distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data as DataOptions
-from tf_contrastive.config.data import Reading, check_pod, inherited
+from tf_contrastive.config.data import check_pod, inherited
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import protocols, seen_images
+from tf_contrastive.evaluation import protocols
 from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.report import Report
 from tf_contrastive.evaluation.subject import Subject
@@ -34,15 +33,11 @@ class Setting:
       options: with the run's splits.
       data: the splits to learn from and to score.
       strategy: whose replicas share the images.
-      trainings: the runs that made the encoder, whose images are here.
-      seen: what the encoder was trained on of the images to score, or "".
     """
 
     options: Scoring
     data: Data
     strategy: tf.distribute.Strategy
-    trainings: Sequence[seen_images.Training]
-    seen: str
 
     @property
     def folder(self) -> str | None:
@@ -86,13 +81,12 @@ def score(setting: Setting, run: checkpoints.Run | None) -> None:
     names = evaluation.protocols
     diverged: list[str] = []
     facts = setting.facts(run.step if run else None)
-    report = Report(setting.folder, facts, setting.seen)
+    report = Report(setting.folder, facts)
     for subject in _subjects(setting, run):
         context = EvaluationContext(
             subject,
             setting.data,
             setting.options,
-            trainings=setting.trainings if subject.name == "trained" else (),
             log=terminal.info,
         )
         try:
@@ -133,7 +127,8 @@ def open_setting(
     """Opens the splits of a run, or of an export; checks that they match.
 
     Raises:
-      UserError: for data that cannot be scored, see `seen_images.check`.
+      UserError: for data that cannot be scored, such as images that a
+        classifier, or the run with their labels, learns from.
     """
     options = resolve_splits(options, run.config.data if run else None)
     evaluation, reading = options.evaluation, options.reading
@@ -147,11 +142,13 @@ def open_setting(
         check_pod(
             evaluation.workdir, DataOptions(dataset=name, data_dir=data_dir)
         )
-    open_source = functools.cache(_source)
 
     def opened(split: str) -> datasets.Source:
+        source = datasets.source(
+            name, split, data_dir=data_dir or None, reading=reading
+        )
         # No classifier learns from images without a label, or is scored.
-        return open_source(name, split, data_dir, reading).labelled()
+        return source.labelled()
 
     splits = evaluation.train_split, evaluation.test_split
     try:
@@ -175,28 +172,18 @@ def open_setting(
     names = evaluation.protocols
     wanted = [PROTOCOLS[x] for x in names if x != "all"]
     wanted = [*PROTOCOLS.values()] if "all" in names else wanted
-    uses_labels = test.info.has_labels and any(x.needs_labels for x in wanted)
-    trainings = [*seen_images.trainings(options, run, open_source)]
-    seen = ""
-    for config, trained in trainings:
-        is_held_out = (
-            name == config.data.dataset
-            and reading.test_fraction > config.reading.test_fraction
-        )
-        refuse = uses_labels and not is_held_out
-        if text := seen_images.check(config, trained, test, refuse):
-            terminal.warning(text)
-            seen = text
+    config = run.config if run else None
+    if (
+        config
+        and config.data.dataset == name
+        and config.loss.needs_labels
+        and any(protocol.needs_labels for protocol in wanted)
+    ):
+        own = config.data.split
+        learned = train if own == evaluation.train_split else opened(own)
+        datasets.check_disjoint(learned, test)
     if any(protocol.learns for protocol in wanted):
         splits = "train_split", "test_split"
         if warning := datasets.check_disjoint(train, test, *splits):
             terminal.warning(warning)
-    return Setting(options, Data(train, test), strategy, trainings, seen)
-
-
-def _source(
-    name: str, split: str, data_dir: str, reading: Reading
-) -> datasets.Source:
-    return datasets.source(
-        name, split, data_dir=data_dir or None, reading=reading
-    )
+    return Setting(options, Data(train, test), strategy)

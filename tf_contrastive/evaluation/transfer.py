@@ -18,7 +18,6 @@ from tf_contrastive.config.transfer import (
     METHODS,
     SUITES,
     Target,
-    targets,
 )
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
@@ -27,32 +26,28 @@ from tf_contrastive.evaluation import (
     logistic,
     other_datasets,
     statistics,
-    transfer_data,
 )
 from tf_contrastive.evaluation.classification_metrics import (
     eleven_point_average_precision,
 )
-from tf_contrastive.evaluation.context import EvaluationContext, holdout
+from tf_contrastive.evaluation.context import (
+    Data,
+    EvaluationContext,
+    holdout,
+)
 from tf_contrastive.evaluation.report import Measurement
 
 # ---- The protocol ------------------------------------------------------------
 
 
 def lacks_datasets(context: EvaluationContext) -> str | None:
-    """Returns why `transfer` has no dataset to measure, or None.
-
-    Raises `UserError` for a dataset of the user's that cannot be used.
-    """
+    """Returns why `transfer` has no dataset to measure, or None."""
     if context.subject.channels != 3:
         return "it needs an encoder of three channels"
-    options = context.options.transfer
-    chosen = targets(options.suite, options.datasets)
-    # All of them, since a later error would end hours of work.
-    there = [
-        transfer_data.opened(context, name, target, 0)
-        for name, target in chosen.items()
-    ]
-    return None if any(there) else transfer_data.absent(context, chosen)
+    chosen = SUITES[context.options.transfer.suite].targets
+    if any(_opened(context, target, 0) for target in chosen.values()):
+        return None
+    return _absent(context, chosen)
 
 
 def measure(
@@ -80,22 +75,18 @@ def measure(
       UserError: if no dataset is prepared.
     """
     subject, chosen = context.subject, SUITES[suite]
-    wanted = targets(suite, context.options.transfer.datasets)
     if chosen.image_size not in (None, subject.image_size):
         context.log(
             f"transfer: the suite's paper uses images of {chosen.image_size}"
             f" pixels, and this encoder takes {subject.image_size}"
         )
     skipped: dict[str, Target] = {}
-    for name, target in wanted.items():
-        opened = transfer_data.opened(context, name, target, examples)
+    for name, target in chosen.targets.items():
+        opened = _opened(context, target, examples)
         if opened is None:
             skipped[name] = target
             continue
-        data, held_out, seen = opened
-        about: Measurement = {"dataset": target.dataset}
-        if seen:
-            about["seen"] = seen
+        data, held_out = opened
         # Of the same encoder and data, each with its own preprocessing.
         frozen = context.on(data, chosen.linear_preprocessing)
         tuned = context.on(data, chosen.tuned_preprocessing)
@@ -133,12 +124,54 @@ def measure(
                         ),
                     )
                     continue
-            yield variant, {**part, **about}
+            yield variant, {**part, "dataset": target.dataset}
     if skipped:
-        reason = transfer_data.absent(context, skipped)
-        if skipped == wanted:
+        reason = _absent(context, skipped)
+        if skipped == chosen.targets:
             raise errors.UserError(f"transfer: {reason}")
         context.log(f"transfer: left out: {errors.plain(reason)}")
+
+
+def _opened(
+    context: EvaluationContext, target: Target, examples: int
+) -> tuple[Data, np.ndarray | None] | None:
+    """Opens the first examples of each split (0: all); None: not prepared.
+
+    Returns:
+      (the splits, of which train includes validation and has row numbers as
+      labels if images have several classes; rows of train that are validation,
+      None: a part of it).
+    """
+
+    def first(split: str) -> datasets.Source | None:
+        source = other_datasets.source(context, target.dataset, split)
+        if source is None or not 0 < examples < source.info.num_examples:
+            return source
+        part = f"{split}[:{examples}]"
+        return other_datasets.source(context, target.dataset, part)
+
+    train, test, rows = first("train"), first(target.test), None
+    if train is None or test is None:
+        return None
+    if target.validation:
+        validation = first(target.validation)
+        if validation is None:
+            return None
+        count = train.info.num_examples
+        splits = f"{train.info.split}+{validation.info.split}"
+        train = other_datasets.source(context, target.dataset, splits)
+        assert train is not None
+        rows = np.arange(count, train.info.num_examples)
+    if target.multi_label:
+        train = other_datasets.with_row_labels(train)
+    return Data(train, test), rows
+
+
+def _absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
+    """Says which targets are not prepared."""
+    names = ", ".join(target.dataset for target in missing.values())
+    folder = other_datasets.data_dir(context) or "TFDS's default folder"
+    return f"not prepared in {folder} ({errors.arg('data_dir')}): {names}"
 
 
 def _linear(

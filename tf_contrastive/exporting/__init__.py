@@ -25,8 +25,6 @@ from tf_contrastive.exporting.saved_model import (
     KERAS_FILE,
     details,
     export,
-    makers,
-    makers_of_export,
 )
 from tf_contrastive.exporting.tflite_onnx import check_installed, compare
 from tf_contrastive.exporting.versioning import (
@@ -56,8 +54,6 @@ __all__ = [
     "is_complete",
     "load",
     "load_run",
-    "makers",
-    "makers_of_export",
     "num_features",
     "plain_encoder",
     "versions",

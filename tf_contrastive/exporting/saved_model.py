@@ -1,19 +1,17 @@
 """Exports a SavedModel with its model card and other files."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, flags
+from tf_contrastive import flags
 from tf_contrastive.base import errors, files
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
-from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.exporting import (
     model_card,
-    paths,
     tflite_onnx,
     versioning,
 )
@@ -208,27 +206,3 @@ def details(path: str) -> dict[str, Any]:
       "package", "tensorflow"}.
     """
     return files.read_json(os.path.join(path, DETAILS_FILE))
-
-
-def makers(run: Pretrain) -> Iterator[Pretrain]:
-    """Yields a run's config, and those of the runs that it started from.
-
-    It may have started from their exports.
-    """
-    last = run
-    for last in checkpoints.lineage(run):
-        yield last
-    if last.setup.init_from:
-        yield from makers_of_export(last.setup.init_from)
-
-
-def makers_of_export(path: str) -> Iterator[Pretrain]:
-    """Yields the configs of the runs that made an export, if it has them."""
-    export = paths.find(path)
-    details_file = os.path.join(export or "", DETAILS_FILE)
-    if export and (text := files.read_json(details_file, {}).get("flags")):
-        try:
-            run = flags.read(Pretrain, text, export)
-        except ValueError as error:
-            raise files.damaged(details_file, error) from error
-        yield from makers(run)
