@@ -7,15 +7,8 @@ import pytest
 from tf_contrastive import classifiers
 from tf_contrastive.base import errors
 
-# Vote of a neighbour with cosine s, at a temperature t.
-_VOTES = {
-    "cosine": lambda s, t: s,
-    "uniform": lambda s, t: 1.0,
-    "exp": lambda s, t: np.exp(np.longdouble(s) / t),
-}
 
-
-def _slow_knn(train, train_labels, test, k, weights="cosine", temperature=0.07):
+def _slow_knn(train, train_labels, test, k):
     predictions = []
     for x in test.astype(np.float64):
         cosines = []
@@ -25,54 +18,23 @@ def _slow_knn(train, train_labels, test, k, weights="cosine", temperature=0.07):
         votes = {}
         for i in nearest:
             label = train_labels[i]
-            vote = _VOTES[weights](cosines[i], temperature)
-            votes[label] = votes.get(label, 0.0) + vote
+            votes[label] = votes.get(label, 0.0) + cosines[i]
         predictions.append(max(sorted(votes), key=votes.get))
     return np.array(predictions)
 
 
-@pytest.mark.parametrize(
-    ("weights", "temperature"),
-    [
-        ("cosine", 0.07),
-        ("uniform", 0.07),
-        ("exp", 0.07),
-        ("exp", 1.0),
-        # exp(s / temperature) is infinite in float64.
-        ("exp", 1e-3),
-    ],
-)
-def test_knn_equals_a_double_loop_across_blocks(
-    weights, temperature, monkeypatch
-):
+def test_knn_equals_a_double_loop_across_blocks(monkeypatch):
     monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 7)
     monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 13)
     train, train_labels = blobs.blobs(60, spread=2.0)
     test, _ = blobs.blobs(40, spread=2.0, seed=1)
-    votes = {"weights": weights, "temperature": temperature}
     ks = (5, 1, 60, 2, 33)
-    several = classifiers.knn(train, train_labels, test, ks, **votes)
+    several = classifiers.knn(train, train_labels, test, ks)
     for k, found in zip(ks, several, strict=True):
-        alone = classifiers.knn(train, train_labels, test, k, **votes)
+        alone = classifiers.knn(train, train_labels, test, k)
         np.testing.assert_array_equal(found, alone)
-        expected = _slow_knn(train, train_labels, test, k, **votes)
+        expected = _slow_knn(train, train_labels, test, k)
         np.testing.assert_array_equal(found, expected)
-
-
-def test_votes_by_cosine_by_count_and_by_exp_differ():
-    # Cosines 0.9, 0.5, 0.5 and 0.1, 0.1, 0.1 of classes 3, 1 and 0.
-    cosines = np.array([0.9, 0.5, 0.5, 0.1, 0.1, 0.1])
-    train = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
-    arrays = train, np.array([3, 1, 1, 0, 0, 0]), [[1.0, 0.0]], 6
-    found = {
-        weights: classifiers.knn(*arrays, weights=weights)
-        for weights in ("cosine", "uniform", "exp")
-    }
-    assert found == {"cosine": 1, "uniform": 0, "exp": 3}
-    # exp(0.9 / t) = 2 exp(0.5 / t) at t = 0.4 / ln 2 = 0.577.
-    for temperature, winner in ((0.57, 3), (0.585, 1)):
-        votes = {"weights": "exp", "temperature": temperature}
-        assert classifiers.knn(*arrays, **votes) == winner
 
 
 def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
@@ -102,11 +64,7 @@ def test_ties_go_to_the_first_neighbour_and_the_smallest_class():
     train = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
     labels = np.array([9, 2, 5])
     assert classifiers.knn(train, labels, [[1.0, 0.0]], k=1)[0] == 9
-    for weights in ("cosine", "uniform", "exp"):
-        [found] = classifiers.knn(
-            train, labels, [[1.0, 0.0]], k=3, weights=weights
-        )
-        assert found == 2
+    assert classifiers.knn(train, labels, [[1.0, 0.0]], k=3) == 2
 
 
 def test_lengths_do_not_matter_to_cosines():

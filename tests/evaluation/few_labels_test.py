@@ -72,7 +72,6 @@ def test_the_prepared_subset_is_used_for_imagenet_alone(data_dir):
     for context in (
         _context(data_dir, "other"),
         _context(data_dir, split="train[:80%]"),
-        _context(data_dir, finetune_lists="drawn"),
     ):
         assert protocols.missing("finetune", context) is None
         chosen = few_labels.choose(context, 0.01, seed=0)
@@ -88,8 +87,8 @@ def test_results_say_which_labels_they_are_of(data_dir):
         "finetune_augmentation": "none",
     }
     parts = {}
-    for lists in ("published", "drawn"):
-        context = _context(data_dir, finetune_lists=lists, **options)
+    for lists, split in (("published", "train"), ("drawn", "train[:80%]")):
+        context = _context(data_dir, split=split, **options)
         parts[lists] = dict(contexts.measure("finetune", context))
     published, drawn = (part["1%"] for part in parts.values())
     assert published["metrics"]["subset"] == "imagenet2012_subset/1pct"
@@ -105,7 +104,7 @@ def test_results_say_which_labels_they_are_of(data_dir):
 
 def test_labels_that_are_not_here_are_an_error_that_says_what_to_do(data_dir):
     context = _context(data_dir, finetune_fractions="1,0.1")
-    for word in ("imagenet2012_subset/10pct", "=drawn"):
+    for word in ("imagenet2012_subset/10pct", "fractions"):
         assert word in protocols.missing("finetune", context)
     with pytest.raises(errors.UserError, match="imagenet2012_subset/10pct"):
         protocols.run(context, ["finetune"])

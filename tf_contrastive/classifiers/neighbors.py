@@ -1,6 +1,6 @@
 """Exact nearest neighbours, block by block; kNN and prototype classifiers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -69,50 +69,27 @@ def _search(
     return best, rows
 
 
-# Cosines float32 [b, k] of neighbours, best first, and a temperature -> weights
-# of their votes. A common factor of a row's weights does not matter.
-WEIGHTS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
-    "cosine": lambda cosines, temperature: cosines,
-    "uniform": lambda cosines, temperature: np.ones_like(cosines),
-    # Relative to the nearest one, so that none overflows.
-    "exp": lambda cosines, temperature: np.exp(
-        (cosines - cosines[:, :1]).astype(np.float64) / temperature
-    ),
-}
-
-
 def knn(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     k: int | Sequence[int] = KNN_K,
-    *,
-    weights: str = "cosine",
-    temperature: float = 0.07,
 ) -> np.ndarray | list[np.ndarray]:
-    """Predicts the class whose neighbours have the largest sum of weights.
+    """Predicts the class whose neighbours have the largest sum of cosines.
 
-    The k nearest training rows by cosine vote. The weight of a vote with cosine
-    s is s (`weights="cosine"`), 1 ("uniform") or exp(s / temperature) ("exp").
-    A class without a neighbour never wins, even against negative sums; of equal
-    sums the smallest class id wins. Embeddings [m, D] and [n, D] are
-    l2-normalized inside; labels [m] are int, from 0; k is at most m.
+    The k nearest training rows by cosine vote. A class without a neighbour
+    never wins, even against negative sums; of equal sums the smallest class id
+    wins. Embeddings [m, D] and [n, D] are l2-normalized inside; labels [m] are
+    int, from 0; k is at most m.
 
     Returns int64 [n], class ids; for several k, which share one search, a list
     in their order.
 
-    Feeney and Hughes 2024 (SINCERE), appendix M: s, k = 1 and 5. Wu et al.
-    2018, section 3.4: exp(s / 0.07), k = 200.
+    Feeney and Hughes 2024 (SINCERE), appendix M: k = 1 and 5.
     """
     ks = np.atleast_1d(k).tolist()
     if not ks or any(type(one) is not int or one < 1 for one in ks):
         raise errors.UserError(f"k={k}: use whole numbers of at least 1")
-    if weights not in WEIGHTS:
-        raise errors.unknown("weights", weights, WEIGHTS)
-    if not temperature > 0:
-        raise errors.UserError(
-            f"{errors.arg('temperature', temperature)}: must be above 0"
-        )
     train, labels, test = check_train_and_test(
         train_embeddings, train_labels, test_embeddings
     )
@@ -124,9 +101,7 @@ def knn(
     classes, index = np.unique(labels, return_inverse=True)
     votes = [
         _votes(
-            WEIGHTS[weights](
-                cosines[start : start + _QUERY_BLOCK], temperature
-            ),
+            cosines[start : start + _QUERY_BLOCK],
             index[rows[start : start + _QUERY_BLOCK]],
             len(classes),
             ks,

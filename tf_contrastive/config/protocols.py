@@ -122,10 +122,6 @@ class Head(ProtocolDeclaration):
     needs_labels = True
 
 
-# Of `finetune_lists`.
-PUBLISHED, DRAWN = "published", "drawn"
-
-
 @dataclasses.dataclass(frozen=True)
 class LinearProtocolSchedule(LinearSchedule):
     """The schedule of the linear protocol."""
@@ -242,8 +238,8 @@ class Finetune(ProtocolDeclaration):
 
     fractions: tuple[float, ...] = option(
         (0.01, 0.1, 1.0),
-        "comma-separated fractions of the training labels; see"
-        " --finetune_lists",
+        "comma-separated fractions of the training labels; 0.01 and 0.1 of"
+        " imagenet2012: SimCLR's lists, from the prepared imagenet2012_subset",
         above=0.0,
         maximum=1.0,
         check=distinct,
@@ -270,27 +266,6 @@ class Finetune(ProtocolDeclaration):
         check=augmentation_name,
     )
     scratch: bool = option(True, "also train a random encoder, for comparison")
-    lists: str = option(
-        PUBLISHED,
-        "the labels of 1 % and 10 % of imagenet2012: those of SimCLR's lists,"
-        " from the prepared imagenet2012_subset; or drawn, as for other data"
-        " and fractions, the same number of each class",
-        choices=(PUBLISHED, DRAWN),
-    )
-    optimizer: str = option(
-        "auto",
-        "sgd, with Nesterov momentum (SimCLR), or adamw, with warm-up, weight"
-        " decay and stochastic depth (DeiT); auto: adamw for a run of a vision"
-        " transformer, else sgd",
-        choices=("auto", *FINE_TUNING),
-    )
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of its `measure`, except shared."""
-        values = super().hyperparameters()
-        # Results say which labels they have.
-        del values["lists"]
-        return values
 
     def check(self) -> None:
         """Raises `UserError` for epochs that do not fit the fractions."""

@@ -47,7 +47,6 @@ class Suite(NamedTuple):
     targets: dict[str, Target]
     linear_preprocessing: str  # Of images for linear classifiers.
     tuned_preprocessing: str  # Of images for networks that are trained.
-    image_size: int | None = None  # Of the paper's encoders, if they have one.
 
 
 _SINCERE = ("pets", "dtd", "aircraft", "food101", "flowers", "cars")
@@ -60,7 +59,6 @@ SUITES = {
         },
         "squash",
         "squash",
-        image_size=32,
     ),
 }
 

@@ -66,13 +66,11 @@ def knn(
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
     k: int = declared.KNN_K,
-    **votes: Any,
 ) -> Measurement:
     """Accuracy of the vote of the k nearest neighbours by cosine.
 
     Embeddings are float [m, D] and [n, D], l2-normalized inside; labels are
-    int, from 0. `votes`: weights and temperature of `classifiers.knn`. k = 1 is
-    plain 1NN.
+    int, from 0. The votes are the cosines; k = 1 is plain 1NN.
 
     Feeney and Hughes 2024 (SINCERE), appendix M.
     """
@@ -84,7 +82,6 @@ def knn(
         train_labels,
         test_embeddings,
         [k],
-        **votes,
     )
     return {"top1": top1(predictions, labels), "predictions": predictions}
 

@@ -11,11 +11,12 @@ import numpy as np
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
 from tf_contrastive.config.dataset import dataset_family
-from tf_contrastive.config.protocols import DRAWN
 from tf_contrastive.datasets import subsets
 from tf_contrastive.evaluation import other_datasets
 from tf_contrastive.evaluation.context import Data, EvaluationContext
 
+# Of labels that no list names.
+DRAWN = "drawn"
 # Fraction of ImageNet's labels -> the dataset that has SimCLR's choice of them.
 _PUBLISHED = {
     0.01: "imagenet2012_subset/1pct",
@@ -67,16 +68,13 @@ def _published(context: EvaluationContext, fraction: float) -> str | None:
     info = context.data.train.info
     is_imagenet = dataset_family(info.name) == "imagenet2012"
     is_imagenet = is_imagenet and info.split == "train"
-    if context.options.finetune.lists == DRAWN or not is_imagenet:
-        return None
-    return _PUBLISHED.get(fraction)
+    return _PUBLISHED.get(fraction) if is_imagenet else None
 
 
 def _absent(context: EvaluationContext, published: str) -> str:
     folder = other_datasets.data_dir(context) or "TFDS's default folder"
     return (
         f"its labels of {context.data.train.info.name} are SimCLR's lists:"
-        f" prepare {published} in {folder} ({errors.arg('data_dir')}), or set"
-        f" {errors.arg('finetune_lists', DRAWN)} to draw the same number of"
-        " each class"
+        f" prepare {published} in {folder} ({errors.arg('data_dir')}), or"
+        f" set other {errors.arg('finetune_fractions')}"
     )

@@ -19,13 +19,6 @@ else:
 _DPI = 100
 # Blue and orange are distinguishable for the colour-blind, and in grey.
 FIRST, SECOND, QUIET = "#1f77b4", "#d95f02", "#888888"
-_STYLE: dict[Any, Any] = {
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-}
 # Classes with a panel of their own; the others are only in "all classes".
 PANELS = 12
 # Largest number of classes in a legend.
@@ -36,7 +29,6 @@ def panels(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> "tuple[Figure, np.ndarray]":
     """Returns a figure and its axes [rows, columns], each in inches."""
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -44,9 +36,7 @@ def panels(
         (columns * width, rows * height), dpi=_DPI, layout="constrained"
     )
     FigureCanvasAgg(figure)
-    with rc_context(_STYLE):
-        axes = figure.subplots(rows, columns, squeeze=False, **options)
-    return figure, axes
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def grid(

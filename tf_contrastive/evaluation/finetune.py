@@ -19,12 +19,7 @@ from tf_contrastive import classifiers, embedding, optimizers, schedules
 from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
-from tf_contrastive.config.protocols import (
-    DRAWN,
-    FINE_TUNING,
-    Finetune,
-    Transfer,
-)
+from tf_contrastive.config.protocols import FINE_TUNING, Finetune, Transfer
 from tf_contrastive.distribution import all_finite
 from tf_contrastive.encoders import vit
 from tf_contrastive.evaluation import classification, few_labels
@@ -343,7 +338,6 @@ def measure(
     scratch: bool,
     validation_fraction: float,
     seed: int,
-    optimizer: str,
 ) -> Iterator[tuple[str, Measurement | errors.DivergedError]]:
     """Scores networks that are fine-tuned with few labels.
 
@@ -353,18 +347,16 @@ def measure(
 
     Yields:
       (variant, such as "1%" and "1% scratch", its measurement). Metric "subset"
-      says which labels they are: "imagenet2012_subset/1pct", "1percent.txt",
-      "drawn" or "all".
+      says which labels they are: "imagenet2012_subset/1pct", "drawn" or "all".
 
     Raises:
       UserError: if there is no copy to train, or no list of labels.
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
-    if optimizer == "auto":
-        run = context.subject.run
-        adapts = run and run.encoder.adaptive_peak is not None
-        optimizer = "adamw" if adapts else "sgd"
+    run = context.subject.run
+    adapts = run and run.encoder.adaptive_peak is not None
+    optimizer = "adamw" if adapts else "sgd"
     tuning = FINE_TUNING[optimizer]
     starts = {"": True}
     has_random = context.subject.has_new_encoder(trained=False)
@@ -419,7 +411,9 @@ def measure(
             part = classification.accuracies(scores, context.labels("test"))
             part["resolved"] = {
                 "optimizer": optimizer,
-                "subset": "published" if labels.is_published else DRAWN,
+                "subset": "published"
+                if labels.is_published
+                else few_labels.DRAWN,
             }
             part["metrics"] = {
                 "labels": len(rows),

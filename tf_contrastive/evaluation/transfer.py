@@ -75,11 +75,6 @@ def measure(
       UserError: if no dataset is prepared.
     """
     subject, chosen = context.subject, SUITES[suite]
-    if chosen.image_size not in (None, subject.image_size):
-        context.log(
-            f"transfer: the suite's paper uses images of {chosen.image_size}"
-            f" pixels, and this encoder takes {subject.image_size}"
-        )
     skipped: dict[str, Target] = {}
     for name, target in chosen.targets.items():
         opened = _opened(context, target, examples)

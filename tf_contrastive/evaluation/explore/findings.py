@@ -1,6 +1,5 @@
 """Functions on arrays: neighbours, groups, votes on labels, outliers."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +8,6 @@ from scipy.sparse import csgraph
 
 from tf_contrastive import classifiers
 
-# Takes the rows that are done, and all of them.
-Progress = Callable[[int, int], None]
 # Rows whose neighbours' labels are compared at a time.
 _ROWS = 1024
 # Neighbours that vote on a label: half an average class, within these limits.
@@ -24,19 +21,11 @@ class Neighbors(NamedTuple):
     cosines: np.ndarray  # float32 [n, k]
 
 
-def neighbors(
-    embeddings: np.ndarray,
-    k: int,
-    progress: Progress = lambda done, total: None,
-) -> Neighbors:
+def neighbors(embeddings: np.ndarray, k: int) -> Neighbors:
     """Finds the k nearest other rows of each row by cosine, exactly.
 
-    Of equal cosines the earlier row comes first.
-
-    Args:
-      embeddings: float32 [n, D].
-      k: at most n - 1.
-      progress: takes the rows whose neighbours are known, and n.
+    Of equal cosines the earlier row comes first. Embeddings are float32 [n, D],
+    k is at most n - 1.
     """
     count = len(embeddings)
     rows = np.empty([count, k], np.int32)
@@ -52,7 +41,6 @@ def neighbors(
         rows[start:stop] = places[others].reshape(-1, k)
         cosines[start:stop] = values[others].reshape(-1, k)
         start = stop
-        progress(start, count)
     return Neighbors(rows, cosines)
 
 

@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import io
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +14,7 @@ from tf_contrastive import classifiers, datasets, embedding, exporting, views
 from tf_contrastive.base import terminal
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.evaluation.explore import near_copies
-from tf_contrastive.evaluation.explore.findings import Progress
 
-# Seconds between two lines of progress.
-_LOG_SECONDS = 10.0
 _BATCH = 256
 # Of a thumbnail's file, and of one that the page magnifies, and its side.
 _QUALITY, _FINE, _MAGNIFIED = 75, 95, 48
@@ -45,25 +41,6 @@ class Split:
     source: datasets.Source
 
 
-def progress(title: str) -> Progress:
-    """Returns a function that logs the progress of a pass, and its end."""
-    start = last = time.monotonic()
-
-    def log(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last < _LOG_SECONDS and done < total:
-            return
-        last = now
-        left = (now - start) * (total - done) / max(done, 1)
-        until = (
-            f"{left:,.0f} s left" if done < total else f"{now - start:.0f} s"
-        )
-        terminal.info(f"{title}: {done:,} of {total:,}, {until}")
-
-    return log
-
-
 def embed(
     encoder: Any, source: datasets.Source, batch_size: int, title: str
 ) -> np.ndarray:
@@ -78,11 +55,9 @@ def embed(
         batch_size=size,
         extra_channels=channels - 3,
     )
-    log, parts, done = progress(title), [], 0
-    for h, _ in embedding.Embedder(encoder)(batches, size):
-        parts.append(h)
-        done += len(h)
-        log(done, info.num_examples)
+    with terminal.elapsed(title):
+        embedder = embedding.Embedder(encoder)
+        parts = [h for h, _ in embedder(batches, size)]
     return classifiers.check_embeddings(title, np.concatenate(parts))
 
 
@@ -120,14 +95,9 @@ def look(source: datasets.Source) -> tuple[np.ndarray, np.ndarray]:
         return number, near_copies.small_picture(image)
 
     rows = source.records.map(digest, tf.data.AUTOTUNE, deterministic=True)
-    log, total, done = progress("reading pixels"), source.info.num_examples, 0
-    digests = np.empty([total], np.int64)
-    pictures = np.empty([total, *[near_copies.SIDE] * 2], np.uint8)
-    for few, small in rows.batch(_BATCH).prefetch(2).as_numpy_iterator():
-        digests[done : done + len(few)] = few
-        pictures[done : done + len(few)] = small
-        done += len(few)
-        log(done, total)
+    with terminal.elapsed("reading pixels"):
+        parts = [*rows.batch(_BATCH).prefetch(2).as_numpy_iterator()]
+    digests, pictures = map(np.concatenate, zip(*parts, strict=True))
     return digests, pictures
 
 
@@ -149,7 +119,7 @@ def thumbnails(
         small = tf.image.resize(image, tf.maximum(new, 1), antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(small), 0.0, 255.0), tf.uint8)
 
-    log, uris = progress("thumbnails"), []
+    uris = []
     images = chosen.records.map(shrink, tf.data.AUTOTUNE, deterministic=True)
     for pixels in images.prefetch(_BATCH).as_numpy_iterator():
         # Headers of WebP have 30 bytes, those of JPEG 600.
@@ -158,5 +128,4 @@ def thumbnails(
         PIL.Image.fromarray(pixels).save(file, "webp", quality=quality)
         text = base64.b64encode(file.getvalue()).decode()
         uris.append(f"data:image/webp;base64,{text}")
-        log(len(uris), len(rows))
     return uris

@@ -8,7 +8,7 @@ only candidates, and their pixels decide.
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -57,12 +57,7 @@ def small_picture(image: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(tf.round(small), 0.0, 255.0), tf.uint8)
 
 
-def find(
-    pictures: np.ndarray,
-    candidates: np.ndarray,
-    limit: float,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Pairs:
+def find(pictures: np.ndarray, candidates: np.ndarray, limit: float) -> Pairs:
     """Finds near copies among candidates.
 
     A pair is compared in every alignment of one with a part of the other,
@@ -74,7 +69,6 @@ def find(
       candidates: int [n, k], rows that may be copies of each row.
       limit: least correlation, of images that do not resemble all of their
         candidates.
-      progress: takes the pairs that are compared, and all.
     """
     count, k = candidates.shape
     rows = np.repeat(np.arange(count), k)
@@ -89,9 +83,7 @@ def find(
     parts = [np.zeros([0], np.float32)]
     # NumPy computes such small products on one core.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-        for part in threads.map(compare, starts):
-            parts.append(part)
-            progress(min(_PAIRS * (len(parts) - 1), len(pairs)), len(pairs))
+        parts += threads.map(compare, starts)
     values = np.concatenate(parts)
     level = _quartiles(count, pairs, values)[pairs].max(axis=1)
     limits = np.interp(level, _LEVELS, (limit, max(limit, _STRICT)))

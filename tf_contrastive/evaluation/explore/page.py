@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tf_contrastive import datasets
-from tf_contrastive.base import files
+from tf_contrastive.base import files, terminal
 from tf_contrastive.evaluation.explore import images
 
 # Lists of which the page has the first entries, and images of a group.
@@ -129,10 +129,11 @@ def _thumbnails(
 ) -> list[str]:
     """Returns thumbnails of rows, increasing."""
     uris, start = [], 0
-    for split in splits:
-        stop = start + len(split.names)
-        own = rows[(rows >= start) & (rows < stop)] - start
-        if len(own):
-            uris += images.thumbnails(split.source, own, side)
-        start = stop
+    with terminal.elapsed("thumbnails"):
+        for split in splits:
+            stop = start + len(split.names)
+            own = rows[(rows >= start) & (rows < stop)] - start
+            if len(own):
+                uris += images.thumbnails(split.source, own, side)
+            start = stop
     return uris

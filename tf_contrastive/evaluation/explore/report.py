@@ -54,14 +54,15 @@ def explore(
     labelled = (labels[distinct.rows] >= 0).sum()
     voters = findings.usual_votes(labelled, len(classes))
     most = min(max(options.neighbors, voters, _CANDIDATES), count - 1)
-    nearest = findings.neighbors(bank, most, images.progress("neighbours"))
+    with terminal.elapsed("neighbours"):
+        nearest = findings.neighbors(bank, most)
     rows, cosines = (part[:, : options.neighbors] for part in nearest)
-    pairs = near_copies.find(
-        pictures[distinct.rows],
-        nearest.rows[:, :_CANDIDATES],
-        options.near_correlation,
-        images.progress("pairs of near copies"),
-    )
+    with terminal.elapsed("near copies"):
+        pairs = near_copies.find(
+            pictures[distinct.rows],
+            nearest.rows[:, :_CANDIDATES],
+            options.near_correlation,
+        )
     far, scores = findings.outliers(cosines)
 
     def scored(rows: np.ndarray, cosines: np.ndarray) -> list[dict[str, Any]]:
