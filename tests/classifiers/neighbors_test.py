@@ -99,10 +99,6 @@ def test_lengths_do_not_matter_to_cosines():
         ({"k": True}, "k="),
         ({"k": None}, "k="),
         ({"k": (1, 4)}, "k=.* 3 training examples"),
-        ({"weights": "rank"}, "unknown weights .rank"),
-        ({"temperature": 0.0}, "temperature=0:"),
-        ({"temperature": -0.07}, "temperature=-0.07"),
-        ({"temperature": np.nan}, "temperature=nan"),
     ],
 )
 def test_what_cannot_be_classified_is_refused(change, message):

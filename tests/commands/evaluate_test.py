@@ -222,7 +222,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
         for event in tf.compat.v1.train.summary_iterator(str(path))
         for value in event.summary.value
     }
-    assert tags == {(7, "mine/picture/number"), (7, "mine/picture/curve")}
+    assert tags == {(7, "mine/picture/number")}
 
 
 @pytest.mark.slow
@@ -254,6 +254,17 @@ def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
     assert any(name.startswith("trained-tsne") for name in plots)
     # Nothing is written where the export stands.
     assert not (tmp_path / "export" / "evaluation.json").exists()
+
+
+def test_images_whose_labels_the_run_has_learned_are_refused(trained):
+    with pytest.raises(errors.UserError, match="144 image") as caught:
+        _evaluate(
+            workdir=str(trained),
+            protocols="knn",
+            train_split="test",
+            test_split="train[90%:]",
+        )
+    assert "such as split=train[:90%]" in str(caught.value)
 
 
 # ---- Comparing ---------------------------------------------------------------

@@ -47,15 +47,6 @@ def test_the_bound_equals_a_transcription(views):
     assert raw != pytest.approx(bound, rel=0.01)
 
 
-def test_bound_of_perfect_and_of_equal_projections():
-    z = np.repeat(np.eye(4)[:, np.newaxis], 2, axis=1)
-    perfect = evaluation.kl_lower_bound(z, np.arange(4), 0.02)
-    assert perfect == pytest.approx(np.log(6), abs=1e-4)
-    # The loss of equal projections is at chance level, ln 7.
-    equal = evaluation.kl_lower_bound(np.ones((4, 2, 3)), np.arange(4), 0.02)
-    assert equal == pytest.approx(np.log(6) - np.log(7), abs=1e-4)
-
-
 def _task_by_hand(z, temperature):
     hits, entropies = [], []
     for i, v in itertools.product(range(len(z)), range(z.shape[1])):

@@ -43,16 +43,6 @@ def test_margins_equal_a_transcription(monkeypatch, blocks):
     assert margin["mean"] == pytest.approx(np.mean(expected), abs=1e-6)
 
 
-def test_orthogonal_classes_have_margin_one():
-    axes = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)
-    labels = np.repeat(np.arange(3), 5)
-    margin = evaluation.separation_margin(axes, labels, 7 * axes, labels)
-    assert margin["mean"] == pytest.approx(1.0)
-    mixed = np.arange(15) % 2
-    margin = evaluation.separation_margin(axes, mixed, axes, mixed)
-    assert margin["mean"] == pytest.approx(0.0)
-
-
 def test_labels_that_are_no_class_ids_are_refused():
     axes, labels = np.eye(3, dtype=np.float32), np.array([0, 1, 2**24 - 1])
     margin = evaluation.separation_margin(axes, labels, axes, labels)

@@ -11,7 +11,6 @@ from tf_contrastive import datasets, embedding, evaluation, views
 from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.transfer import SUITES
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
     logistic,
@@ -19,29 +18,6 @@ from tf_contrastive.evaluation import (
     protocols,
     transfer,
 )
-
-
-def test_the_papers_datasets_and_metrics():
-    simclr = SUITES["simclr"].targets
-    by_class = {n for n, t in simclr.items() if t.metric == "mean_per_class"}
-    assert by_class == {"aircraft", "pets", "caltech101", "flowers"}
-    official = {n for n, t in simclr.items() if t.validation}
-    assert official == {"dtd", "aircraft", "flowers", "voc2007"}
-    assert len(simclr) == 12
-    sincere = SUITES["sincere"].targets
-    assert set(sincere) == {
-        "pets",
-        "dtd",
-        "aircraft",
-        "food101",
-        "flowers",
-        "cars",
-    }
-    assert {t.metric for t in sincere.values()} == {"top1"}
-    with pytest.raises(errors.UserError, match="transfer_suite=simclrr"):
-        protocols.run(
-            digit_networks.subject(transfer_suite="simclrr"), ["transfer"]
-        )
 
 
 def _only(monkeypatch, there):

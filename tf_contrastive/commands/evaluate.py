@@ -89,8 +89,8 @@ class Evaluate(Scoring):
 def run(options: Evaluate) -> int:
     """Prints a table of accuracies and writes `<workdir>/evaluation.json`.
 
-    Arrays and plots go to `<workdir>/evaluation/`, numbers and plots for
-    TensorBoard to `<workdir>/events/evaluation/`. The results of an export
+    Arrays and plots go to `<workdir>/evaluation/`, numbers for TensorBoard to
+    `<workdir>/events/evaluation/`. The results of an export
     (`saved_model`) are only written if `output_dir` is set. Of several workers
     the chief prints and writes.
     """

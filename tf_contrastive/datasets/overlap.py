@@ -86,8 +86,6 @@ def check_disjoint(
     return text
 
 
-
-
 def _names(source: Source, rows: np.ndarray) -> str:
     """Names the first of some images."""
     rows = rows[: _NAMED + 1]

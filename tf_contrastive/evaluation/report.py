@@ -7,7 +7,7 @@
   test examples were classified correctly, and the facts that say whether two
   evaluations used the same examples (`comparison` reads them);
 - `evaluation/<encoder>-<protocol>-<plot>.png`;
-- the same numbers and plots for TensorBoard, under `events/evaluation/`.
+- the same numbers for TensorBoard, under `events/evaluation/`.
 """
 
 import functools
@@ -236,8 +236,8 @@ class Report:
         ]
         self.rows += rows
         if self._folder:
-            images = self._save(self._folder, context, rows, parts)
-            self._summarize(self._folder, context, rows, images)
+            self._save(self._folder, context, rows, parts)
+            self._summarize(self._folder, context, rows)
             self.write(finished=False, unfinished=facts["protocol"])
         return rows
 
@@ -295,12 +295,12 @@ class Report:
         context: EvaluationContext,
         rows: list[dict[str, Any]],
         parts: Mapping[str, Measurement],
-    ) -> dict[str, bytes]:
-        """Writes arrays and plots; returns plot -> PNG."""
+    ) -> None:
+        """Writes arrays and plots."""
         current = (context.subject.name, rows[0]["protocol"])
         if current != self._current:
             self._current, self._about, self._entries = current, {}, {}
-        images: dict[str, bytes] = {}
+        base = os.path.join(folder, FOLDER, "-".join(current))
         for row, (variant, part) in zip(rows, parts.items(), strict=True):
             self._about[variant] = self._facts_of(context, row, part)
             arrays: dict[str, Any] = {**part.get("arrays", {})}
@@ -311,15 +311,12 @@ class Report:
                 self._entries[entry_name(variant, name)] = array
             for name, figure in part.get("plots", {}).items():
                 plot = "-".join(filter(None, (variant, name)))
-                images[plot] = figures.png(figure, _DOTS_PER_INCH)
-        base = os.path.join(folder, FOLDER, "-".join(current))
+                image = figures.png(figure, _DOTS_PER_INCH)
+                files.write(f"{base}-{plot}.png", image, ADVICE)
         stream = io.BytesIO()
         about: dict[str, Any] = {ABOUT: json.dumps(self._about)}
         np.savez_compressed(stream, **about, **self._entries)
         files.write(f"{base}.npz", stream.getvalue(), ADVICE)
-        for plot, image in images.items():
-            files.write(f"{base}-{plot}.png", image, ADVICE)
-        return images
 
     def _facts_of(
         self,
@@ -352,9 +349,8 @@ class Report:
         folder: str,
         context: EvaluationContext,
         rows: list[dict[str, Any]],
-        images: Mapping[str, bytes],
     ) -> None:
-        """Writes numbers and plots for TensorBoard.
+        """Writes numbers for TensorBoard.
 
         Tags start with the dataset if it is not the run's own, whose curves the
         others are.
@@ -368,10 +364,6 @@ class Report:
             for row in rows:
                 for tag, value in scalars(row).items():
                     tf.summary.scalar(f"{prefix}{tag}", value)
-            for plot, encoded in images.items():
-                pixels = tf.io.decode_png(encoded, channels=3)
-                tag = f"{prefix}{encoder}/{protocol}/{plot}"
-                tf.summary.image(tag, pixels[tf.newaxis])
         self._writer.flush()
         if is_own and run and encoder == "trained":
             scores = {
