@@ -53,7 +53,7 @@ def _mixed_source(folder, n=16):
     for i, image in enumerate(_images(n, sides=(SIDE, SIDE + 5))):
         Image.fromarray(image).save(folder / f"{i:02}.png")
     lines = "".join(f"{i:02}.png,{i % CLASSES}\n" for i in range(n))
-    (folder / "all.csv").write_text(lines)
+    (folder / "all.csv").write_text("path,label\n" + lines)
     return datasets.source(f"csv:{folder}/all.csv")
 
 
