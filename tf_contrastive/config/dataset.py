@@ -195,14 +195,6 @@ class CSV(AtPath):
     has_fixed_splits = False
 
 
-class Packed(AtPath):
-    """Images that `datasets --pack` has resized."""
-
-    name = "packed"
-    form = "packed:FOLDER"
-    opener = "tf_contrastive.datasets.packing:packed"
-
-
 class TFRecord(AtPath):
     """tf.train.Example with an encoded image and a label."""
 
@@ -473,7 +465,6 @@ DATASETS: dict[str, type[DatasetDeclaration]] = {
         Digits,
         Folder,
         CSV,
-        Packed,
         TFRecord,
         Own,
         Prepared,

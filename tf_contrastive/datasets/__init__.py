@@ -16,7 +16,6 @@ from tf_contrastive.datasets.overlap import (
     find_overlap,
 )
 from tf_contrastive.datasets.own_data import from_dataset
-from tf_contrastive.datasets.packing import pack
 from tf_contrastive.datasets.pipeline import (
     ViewMaker,
     evaluation_batches,
@@ -49,7 +48,6 @@ __all__ = [
     "in_memory",
     "load",
     "name_unreadable",
-    "pack",
     "part_size",
     "source",
     "steps_per_epoch",
