@@ -19,6 +19,13 @@ else:
 _DPI = 100
 # Blue and orange are distinguishable for the colour-blind, and in grey.
 FIRST, SECOND, QUIET = "#1f77b4", "#d95f02", "#888888"
+_STYLE: dict[Any, Any] = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
 # Classes with a panel of their own; the others are only in "all classes".
 PANELS = 12
 # Largest number of classes in a legend.
@@ -29,6 +36,7 @@ def panels(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> "tuple[Figure, np.ndarray]":
     """Returns a figure and its axes [rows, columns], each in inches."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,7 +44,9 @@ def panels(
         (columns * width, rows * height), dpi=_DPI, layout="constrained"
     )
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    with rc_context(_STYLE):
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
 
 
 def grid(
