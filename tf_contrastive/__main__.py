@@ -46,7 +46,7 @@ COMMANDS: dict[str, type[Command]] = {
     "datasets": Datasets,
     "encoders": Encoders,
 }
-_HELP = ("--help", "--helpfull", "-h")
+_HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"
 
 
 Commands = Mapping[str, type[Command]]
@@ -55,7 +55,7 @@ Commands = Mapping[str, type[Command]]
 def _usage(package: str, commands: Commands) -> str:
     lines = [f"usage: python -m {package} COMMAND [flags]", ""]
     lines += [f"  {name:10} {c.__doc__}" for name, c in commands.items()]
-    lines += ["", "COMMAND --help shows the flags of a command."]
+    lines += ["", "COMMAND --help shows common flags, COMMAND --helpfull all."]
     return "\n".join(lines)
 
 
@@ -65,17 +65,17 @@ def _run(
     commands: Commands,
     only_check: bool = False,
 ) -> int:
-    if not arguments or arguments[0] in (*_HELP, "help"):
+    if not arguments or arguments[0] in (*_HELP, "help", _HELP_FULL):
         print(_usage(package, commands))
         return 0 if arguments else 2
     command, *rest = arguments
     if command not in commands:
         raise errors.unknown("command", command, commands)
     config_class = commands[command]
-    if any(word in _HELP for word in rest):
+    if any(word in (*_HELP, _HELP_FULL) for word in rest):
         print(f"python -m {package} {command} [flags]\n")
         print(f"{config_class.__doc__}\n")
-        print(flags.help_text(config_class))
+        print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
     try:
         rest = flags.allow_own_modules(_as_flags(config_class, rest))

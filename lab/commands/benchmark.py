@@ -40,6 +40,13 @@ class Benchmark(Command):
     peer: options.Peer = group(options.Peer())
     terminal: Terminal = group(Terminal())
 
+    COMMON: ClassVar = (
+        "benchmark",
+        "repeats",
+        "memory",
+        "output",
+        "verbosity",
+    )
     BARE_WORD: ClassVar = "benchmark"
 
     @property

@@ -1,6 +1,7 @@
 """`datasets`: lists the datasets, or shows one."""
 
 import dataclasses
+from typing import ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import arg
@@ -34,6 +35,17 @@ class Listing:
 @dataclasses.dataclass(frozen=True)
 class Datasets(Command):
     """List the datasets, or show one."""
+
+    COMMON: ClassVar = (
+        "show",
+        "data_dir",
+        "split",
+        "output",
+        "csv_label_column",
+        "label_feature",
+        "test_fraction",
+        "verbosity",
+    )
 
     listing: Listing = group(Listing())
     reading: Reading = group(Reading())

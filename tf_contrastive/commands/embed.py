@@ -24,6 +24,23 @@ class Embed(Command):
     """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
 
     IS_OF_ONE: ClassVar = True
+    COMMON: ClassVar = (
+        "workdir",
+        "saved_model",
+        "input",
+        "data_dir",
+        "split",
+        "output",
+        "format",
+        "shard_size",
+        "embedding_batch_size",
+        "csv_path_column",
+        "csv_label_column",
+        "label_feature",
+        "max_bad_images",
+        "runner",
+    )
+
     embedding: Embedding = group(Embedding())
     reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())

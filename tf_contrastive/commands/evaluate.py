@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import DivergedError, UserError, arg
@@ -37,6 +37,24 @@ class EvaluationDevices(Devices):
 @dataclasses.dataclass(frozen=True)
 class Evaluate(Scoring):
     """Score a run or an export by the papers' protocols; --compare A B."""
+
+    COMMON: ClassVar = (
+        "workdir",
+        "saved_model",
+        "output_dir",
+        "compare",
+        "protocols",
+        "scale",
+        "watch",
+        "untrained",
+        "dataset",
+        "data_dir",
+        "train_split",
+        "test_split",
+        "knn_k",
+        "strategy",
+        "verbosity",
+    )
 
     devices: EvaluationDevices = group(EvaluationDevices())
     terminal: Terminal = group(Terminal())

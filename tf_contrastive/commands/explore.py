@@ -25,6 +25,20 @@ class Explore(Command):
     """Show neighbours, copies, suspect labels and a map of a dataset."""
 
     IS_OF_ONE: ClassVar = True
+    COMMON: ClassVar = (
+        "workdir",
+        "saved_model",
+        "dataset",
+        "data_dir",
+        "split",
+        "query",
+        "output",
+        "neighbors",
+        "map",
+        "map_images",
+        "max_bad_images",
+    )
+
     exploration: Exploration = group(Exploration())
     reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())

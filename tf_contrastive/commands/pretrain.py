@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_contrastive import flags
 from tf_contrastive.base import files, terminal
@@ -28,6 +28,27 @@ _FREE = (
 @dataclasses.dataclass(frozen=True)
 class PretrainCommand(Pretrain):
     """Train an encoder; the same command resumes it."""
+
+    COMMON: ClassVar = (
+        "dataset",
+        "data_dir",
+        "augmentation",
+        "image_size",
+        "encoder",
+        "init_from",
+        "loss",
+        "temperature",
+        "learning_rate",
+        "batch_size",
+        "epochs",
+        "warmup_epochs",
+        "linear_epochs",
+        "workdir",
+        "strategy",
+        "precision",
+        "smoke",
+        "verbosity",
+    )
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:

@@ -335,6 +335,8 @@ class Terminal:
 class Command:
     """Base of a command's options: a frozen dataclass of groups."""
 
+    # Options that `--help` shows; `--helpfull` shows all. Empty: all.
+    COMMON: ClassVar[tuple[str, ...]] = ()
     # Option that a bare word after the command sets.
     BARE_WORD: ClassVar[str] = ""
     # Option that takes all flags that are not of this command, as a shell's

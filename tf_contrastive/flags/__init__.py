@@ -37,7 +37,7 @@ def declared(config_class: type[Command]) -> dict[str, Option]:
 
 
 def names(config_class: type[Command]) -> list[str]:
-    """Returns the names of a command's flags, as `--help` lists them."""
+    """Returns the names of a command's flags, as `--helpfull` lists them."""
     options = declared(config_class).values()
     found = dict.fromkeys(o.family or o.name for o in options)
     return [name for name in found if name != config_class.OTHERS]
@@ -206,10 +206,13 @@ def allow_own_modules(words: list[str]) -> list[str]:
 # ---- For people --------------------------------------------------------------
 
 
-def help_text(config_class: type[Command]) -> str:
-    """Returns the flags of a command."""
+def help_text(config_class: type[Command], everything: bool = True) -> str:
+    """Returns the flags of a command: all, or those in its `COMMON`."""
     options = declared(config_class)
     others = options.pop(config_class.OTHERS, None)
+    common = config_class.COMMON
+    if common and not everything:
+        options = {name: options[name] for name in options if name in common}
     lines = []
     for group, members in itertools.groupby(
         options.values(), lambda o: o.group
@@ -218,7 +221,11 @@ def help_text(config_class: type[Command]) -> str:
         lines += [f"{group}:", help, ""]
     if others:
         lines += [absl_flags.text_wrap(f"other flags: {others.help}", 80), ""]
-    return "\n".join([*lines, _COMMON_HELP])
+    lines.append(_COMMON_HELP)
+    if common and not everything:
+        rest = len(names(config_class)) - len(options)
+        lines += ["", f"{rest} more flags: see --helpfull"]
+    return "\n".join(lines)
 
 
 def with_flags(config_class: type[Command], marked: str) -> str:
