@@ -114,6 +114,24 @@ _TABLES = {
         {},
         "label a|b has several classes",
     ),
+    "a class among the words of a label": (
+        "path,label\n{p}0.png,a b\n{p}1.png,b c\n{p}2.png,a\n",
+        {},
+        {0: "a b", 1: "b c", 2: "a"},
+        "'a b' is read as one class",
+    ),
+    "a label without a word of another": (
+        "path,label\n{p}0.png,a b c\n{p}1.png,c a\n",
+        {},
+        {0: "a b c", 1: "c a"},
+        "'a b c' is read as one class",
+    ),
+    "two words, one of which others have": (
+        "path,label\n{p}0.png,polar bear\n{p}1.png,black bear\n",
+        {},
+        {0: "polar bear", 1: "black bear"},
+        "",
+    ),
     "two labels of a file": (
         "path,label\n{p}0.png,a\n{p}1.png,b\n{p}../{p}0.png,b\n",
         {},

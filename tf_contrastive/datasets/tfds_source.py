@@ -62,7 +62,8 @@ def _builder(
     except (ValueError, AssertionError, json_format.Error) as error:
         raise errors.UserError(
             f"dataset {name} in {place} cannot be read"
-            f" ({errors.first_line(error)}): prepare it again, or set another"
+            f" ({errors.first_line(error)}): prepare it again, read it by the"
+            " version of tensorflow-datasets that wrote it, or set another"
             f" {errors.arg('data_dir')}"
         ) from error
 
