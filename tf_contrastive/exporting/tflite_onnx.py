@@ -27,7 +27,7 @@ _OPSET = 17
 # Format -> what reads its files, and the packages of the extra with its name.
 _READERS = {
     "onnx": f"ONNX runtimes of opset {_OPSET}",
-    "tflite": f"LiteRT, TensorFlow (written by {tf.__version__})",
+    "tflite": f"LiteRT, or TensorFlow of at least {tf.__version__}",
 }
 _PACKAGES = {"onnx": ("onnxruntime", "tf2onnx")}
 

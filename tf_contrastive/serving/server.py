@@ -28,7 +28,7 @@ def serve(serving: Serving) -> None:
         cannot be listened at.
     """
     path = serving.saved_model
-    if not exporting.find(path):
+    if not (exporting.is_complete(path) or exporting.folders(path)):
         raise errors.UserError(
             f"{errors.arg('saved_model', path)} is not an export: export it,"
             " and use the folder of the versions, such as RUN/export"
