@@ -102,7 +102,8 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
     assert eager.min() >= 0.0 and eager.max() <= 1.0 and eager.std() > 0.01
     # They differ by image and seed.
     distinct = len(np.unique(eager.reshape(14, -1), axis=0))
-    assert distinct == (7 if case == "none" else 14)
+    # Of two images no operation was drawn: views of an ablation share the crop.
+    assert distinct == {"none": 7, "ablations": 12}.get(case, 14)
     # In other batches, on several threads, in a graph.
     data = tf.data.Dataset.from_tensor_slices((images, keys))
     batches = data.batch(3).map(make_views, 4)
