@@ -277,6 +277,16 @@ def test_bodies_are_limited(versions):
         assert client.ask("POST", PREDICT, bytes(10_000_000))[0] == 413
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_body_of_two_lengths_ends_the_connection(versions, order):
+    lengths = ["Content-Length: 30", "Transfer-Encoding: chunked"][::order]
+    lines = [f"POST {PREDICT} HTTP/1.1", "Host: x", *lengths, "", "0", "", ""]
+    smuggled = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with _running(versions) as client:
+        answer = client.send(("\r\n".join(lines) + smuggled).encode())
+    assert _status(answer) == 400 and answer.count(b"HTTP/1.1 ") == 1
+
+
 def _post(data):
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\n"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data

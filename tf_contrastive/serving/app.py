@@ -78,6 +78,7 @@ class App:
                 Mount("/", self._answer),
             ],
             middleware=[
+                Middleware(_with_one_length),
                 Middleware(_with_relative_paths),
                 Middleware(GZipMiddleware, minimum_size=1024, compresslevel=1),
             ],
@@ -203,6 +204,24 @@ def _metrics(request: Request) -> Response:
     del request
     text = prometheus_client.generate_latest()
     return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def _with_one_length(app: ASGIApp) -> ASGIApp:
+    """Refuses a body of two lengths, of which a proxy may take the other.
+
+    RFC 9112, 6.1: the connection is closed.
+    """
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            body = _json(error="Content-Length and Transfer-Encoding: use one")
+            response = Response(body, 400, {"Connection": "close"})
+            await response(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return run
 
 
 def _with_relative_paths(app: ASGIApp) -> ASGIApp:

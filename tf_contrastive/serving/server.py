@@ -13,7 +13,7 @@ import tensorflow as tf
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tf_contrastive import exporting
+from tf_contrastive import checkpoints, exporting
 from tf_contrastive.base import errors
 from tf_contrastive.config.serving import MODEL, Serving
 from tf_contrastive.serving.app import READ_SECONDS, App
@@ -28,7 +28,9 @@ def serve(serving: Serving) -> None:
         cannot be listened at.
     """
     path = serving.saved_model
-    if not (exporting.is_complete(path) or exporting.folders(path)):
+    found = exporting.is_complete(path) or exporting.folders(path)
+    # A run is data: a SavedModel in it may be somebody else's program.
+    if checkpoints.is_run(path) or not found:
         raise errors.UserError(
             f"{errors.arg('saved_model', path)} is not an export: export it,"
             " and use the folder of the versions, such as RUN/export"
