@@ -82,7 +82,7 @@ def test_a_few_copies_are_a_warning_and_most_are_refused(how, splits):
         how(splits / f"train/cat/{i}.png", splits / f"test/dog/copy{i}.png")
     warning = datasets.check_disjoint(*_both(name))
     for words in ("2 of the 14", "test/dog/copy0.png", "test_split=test"):
-        assert words in warning
+        assert words in str(warning)
     shutil.copytree(splits / "train/dog", splits / "test/dog/again")
     for i in range(4):
         (splits / f"test/cat/{i}.png").unlink()
@@ -99,7 +99,7 @@ def test_half_of_the_images_may_not_be_copies(copied, is_refused):
         with pytest.raises(errors.UserError, match="10 of the 20"):
             datasets.check_disjoint(train, test)
     else:
-        assert "9 of the 20" in datasets.check_disjoint(train, test)
+        assert "9 of the 20" in str(datasets.check_disjoint(train, test))
 
 
 @pytest.mark.parametrize("kind", ["folder", "csv"])

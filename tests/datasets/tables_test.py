@@ -120,7 +120,7 @@ _TABLES = {
         {0: "a b", 1: "b c", 2: "a"},
         "'a b' is read as one class",
     ),
-    "a label without a word of another": (
+    "a label that is another one and one word": (
         "path,label\n{p}0.png,a b c\n{p}1.png,c a\n",
         {},
         {0: "a b c", 1: "c a"},

@@ -157,6 +157,8 @@ def test_the_script_of_a_batch_job_is_no_worker():
         ({"PROCID": "7"}, "task 7 of 7"),
         ({"PROCID": "x"}, "'x'"),
         ({"STEP_NUM_TASKS": ""}, "''"),
+        # As --distribution=cyclic would place them.
+        ({"PROCID": "1", "NODEID": "1", "LOCALID": "0"}, "distribution=block"),
     ],
 )
 def test_variables_that_contradict_each_other_are_told(changed, told):

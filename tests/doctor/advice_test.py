@@ -29,6 +29,13 @@ _BAD = [
         "grad_cache_chunks=4",
     ),
     ("slow_input", {}, {"input_speed": 250.0}, "cache=memory"),
+    # Not what is set already.
+    (
+        "slow_input",
+        {"cache": "memory", "augment_on": "device"},
+        {"input_speed": 250.0},
+        "more CPU cores",
+    ),
     (
         "encoder",
         {"image_size": 224, "stem": "imagenet"},

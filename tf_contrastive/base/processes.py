@@ -19,6 +19,11 @@ _START = (
 )
 
 
+def command(*words: str) -> list[str]:
+    """Returns the words that run a command of this package in a process."""
+    return [sys.executable, "-c", _START, installation.ROOT, *words]
+
+
 def run(words: Sequence[str]) -> tuple[int, str]:
     """Runs a command of this package in a process of its own.
 
@@ -30,7 +35,7 @@ def run(words: Sequence[str]) -> tuple[int, str]:
       (exit status, last line on stderr); `EXIT_RESUME` if it was interrupted.
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", _START, installation.ROOT, *words],
+        command(*words),
         stdout=sys.stderr,
         stderr=subprocess.PIPE,
         encoding="utf-8",

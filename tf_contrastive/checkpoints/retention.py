@@ -27,11 +27,11 @@ class Retention:
     def __init__(self, directory: str, keep: int) -> None:
         self._directory = directory
         self._keep = keep
-        self.newest: int | None = None
         path, _ = storage.newest(directory)
-        if path:
+        self.newest = storage.step_of(path) if path else None
+        if self.newest is not None:
             # Its writer may have been killed before it listed it.
-            self.add(path)
+            self._write(self.newest)
 
     def add(self, path: str) -> None:
         """Lists a checkpoint that is whole, and removes those before it."""

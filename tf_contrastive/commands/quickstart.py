@@ -7,6 +7,7 @@ SimCLR, compares each with the untrained encoder, and exports it.
 import dataclasses
 import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -65,16 +66,22 @@ Next:
 def _train(folder: Path, name: str, loss: str, start: float) -> None:
     """Trains, evaluates and exports one of the runs."""
     workdir = folder / name
+    log = folder / "log.txt"
     flagfile = packaged_flagfile(_FLAGFILE) or _FLAGFILE
 
     def step(title: str, *words: str) -> None:
         spent = time.monotonic() - start
         print(f"== {spent:3.0f} s  {title}", file=sys.stderr, flush=True)
-        status, _ = processes.run([*words, f"--workdir={workdir}"])
-        if status:
+        with open(log, "a") as file:
+            done = subprocess.run(
+                processes.command(*words, f"--workdir={workdir}"),
+                stdout=file,
+                check=False,
+            )
+        if done.returncode:
             raise errors.UserError(
-                f"the quickstart failed while {title} (status {status}): repeat"
-                " it to go on"
+                f"the quickstart failed while {title} (status"
+                f" {done.returncode}; output: {log}): repeat it to go on"
             )
 
     flags = [f"--flagfile={flagfile}", f"--loss={loss}"]

@@ -48,7 +48,7 @@ def find_overlap(train: Source, test: Source) -> Overlap:
 
 def check_disjoint(
     train: Source, test: Source, learn: str = "split", score: str = "test_split"
-) -> str | None:
+) -> errors.UserError | None:
     """Checks that what is scored on has no image that is learnt from.
 
     Args:
@@ -56,7 +56,7 @@ def check_disjoint(
       learn, score: the arguments that name them.
 
     Returns:
-      A warning of a few copies, or None.
+      The error, not raised, if a few images are copies: a warning. Or None.
 
     Raises:
       UserError: for common images, or if most are copies.
@@ -76,14 +76,14 @@ def check_disjoint(
     rows = np.flatnonzero(found.copies)
     if not len(rows):
         return None
-    text = (
+    error = errors.UserError(
         f"{test.info.name}: {len(rows):,} of the {len(found.copies):,} images"
         f" of {theirs} are copies of images of {ours}"
         f" ({_names(test, rows)}): remove them from one of the two"
     )
     if len(rows) >= _MAX_COPIES * len(found.copies):
-        raise errors.UserError(text)
-    return text
+        raise error
+    return error
 
 
 def _names(source: Source, rows: np.ndarray) -> str:

@@ -174,6 +174,17 @@ def _read_slurm(environment: Mapping[str, str]) -> Cluster:
             f"task {rank} of {size}, but {len(places)} on {len(per_host)} of"
             f" {len(hosts)} node(s)"
         )
+    actual = tuple(
+        int(environment.get(f"SLURM_{name}", expected))
+        for name, expected in zip(
+            ("NODEID", "LOCALID"), places[rank], strict=True
+        )
+    )
+    if actual != places[rank]:
+        raise errors.UserError(
+            f"SLURM: task {rank} is not where it would be in blocks: use srun"
+            " --distribution=block"
+        )
     first = (job + 101 * step) * _PORTS_PER_STEP
     addresses = tuple(
         f"{hosts[node]}:{_FIRST_PORT + (first + local) % _NUM_PORTS}"
@@ -184,6 +195,5 @@ def _read_slurm(environment: Mapping[str, str]) -> Cluster:
 
 def _not_by_srun(fault: str) -> errors.UserError:
     return errors.UserError(
-        f"SLURM: {fault}: start the command by srun --distribution=block, or"
-        " set TF_CONFIG"
+        f"SLURM: {fault}: start the command by srun, or set TF_CONFIG"
     )

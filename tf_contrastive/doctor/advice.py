@@ -109,8 +109,9 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 _MAX_MEMORY_FRACTION = 0.9
-# What a run on a CPU should take at most.
+# What a run on a CPU should take at most, and the views' side that it affords.
 _MAX_CPU_HOURS = 24.0
+_CPU_SIDE = 64
 
 
 def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -132,10 +133,14 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
         takes = "a step takes too long to be measured"
         if hours:
             takes = f"the run takes {hours:,.0f} hours"
+        smaller = (
+            f"{errors.arg('encoder', 'resnet10')}, {errors.arg('width', '0.5')}"
+        )
+        if facts.run.views.side > _CPU_SIDE:
+            smaller += f", {errors.arg('image_size', _CPU_SIDE)}"
         yield (
             "encoder",
-            f"{takes} on this CPU: use {errors.arg('encoder', 'resnet10')},"
-            f" {errors.arg('width', '0.5')}, {errors.arg('image_size', 64)}",
+            f"{takes} on this CPU: use {smaller}",
         )
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
@@ -144,10 +149,17 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             "slow_input",
             f"the input delivers {delivered:,.0f} images/s and the step"
             f" could use {consumed:,.0f}: devices wait {waiting:.0%}"
-            f" of the time: use {errors.arg('augment_on', 'device')},"
-            f" {errors.arg('cache', 'memory')}, more CPU cores, or smaller"
-            " image files",
+            f" of the time: use {_faster_input(facts.run)}",
         )
+
+
+def _faster_input(run: Pretrain) -> str:
+    """Options that are not set already."""
+    ways = [errors.arg("augment_on", "device")] * (
+        run.views.augment_on != "device"
+    )
+    ways += [errors.arg("cache", "memory")] * (run.data.cache != "memory")
+    return " or ".join(ways) or "more CPU cores, or smaller image files"
 
 
 _MAX_WITHOUT_POSITIVES = 0.05
@@ -224,15 +236,18 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of loss, batch, optimizer and schedule."""
     run, temperature = facts.run, facts.temperature
     batch_size = run.schedule.batch_size
-    if temperature is not None and not (
-        _MIN_TEMPERATURE <= temperature <= _MAX_TEMPERATURE
-    ):
+    if temperature is not None and temperature < _MIN_TEMPERATURE:
         yield (
             "temperature",
             f"{errors.arg('temperature', format(temperature, 'g'))} leaves"
-            " gradients to the nearest pairs only, and may make the loss NaN,"
-            " if it is low, and barely separates pairs if it is high: use 0.05"
-            " to 0.5",
+            " gradients to the nearest pairs only and may make the loss NaN:"
+            " use 0.05 to 0.5",
+        )
+    if temperature is not None and temperature > _MAX_TEMPERATURE:
+        yield (
+            "temperature",
+            f"{errors.arg('temperature', format(temperature, 'g'))} barely"
+            " separates similar from dissimilar pairs: use 0.05 to 0.5",
         )
     raw = getattr(run.loss, "normalize", True) is False
     if temperature is not None and raw:

@@ -55,7 +55,7 @@ def find(run: train.PreparedRun) -> Iterator[Problem]:
         return
     try:
         if warning := datasets.check_disjoint(learned, test):
-            yield Problem("test_split", warning, False)
+            yield Problem("test_split", warning.marked, False)
     except errors.UserError as error:
         yield Problem("test_split", error.marked, _refuses(run))
 

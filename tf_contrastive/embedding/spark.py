@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ def configuration(options: str) -> pyspark.SparkConf:
     """Reads `runner_options`; those of `spark-submit` are added by Spark.
 
     Raises:
-      UserError: for a word that is not a property.
+      UserError: for a word that is not a property, or without Java.
     """
     conf = pyspark.SparkConf(loadDefaults=False)
     for word in shlex.split(options):
@@ -33,6 +34,12 @@ def configuration(options: str) -> pyspark.SparkConf:
                 " the form spark.NAME=VALUE"
             )
         conf.set(name, value)
+    java = os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")
+    if not (os.path.exists(java) or shutil.which("java")):
+        raise errors.UserError(
+            f"{errors.arg('runner', 'spark')} needs Java, which is not found:"
+            " install Java 17, or set JAVA_HOME"
+        )
     threads = conf.get("spark.task.cpus", "1") or "1"
     defaults = {f"spark.executorEnv.{name}": threads for name in _THREADS}
     defaults["spark.app.name"] = "tf_contrastive embed"

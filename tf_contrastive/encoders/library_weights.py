@@ -114,7 +114,7 @@ def _downloaded(
             f" {name} cannot be downloaded ({errors.first_line(error)}):"
             " download them on another machine and set"
             f" {errors.arg('init_from', 'FILE')}, or copy what is in its"
-            f" ~/.keras/models to this machine"
+            " ~/.keras/models to this machine"
         ) from error
 
 

@@ -185,5 +185,5 @@ def open_setting(
     if any(protocol.learns for protocol in wanted):
         splits = "train_split", "test_split"
         if warning := datasets.check_disjoint(train, test, *splits):
-            terminal.warning(warning)
+            terminal.warning(str(warning))
     return Setting(options, Data(train, test), strategy)

@@ -15,6 +15,7 @@ from tf_contrastive import checkpoints
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import ChannelStatistics
+from tf_contrastive.config.encoder import names_weights
 from tf_contrastive.encoders import checked_input, pretrained, published
 from tf_contrastive.exporting import versioning
 
@@ -138,6 +139,12 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
     Raises:
       UserError: if it is another network.
     """
+    if names_weights(path) and not tf.io.gfile.isdir(path):
+        raise errors.UserError(
+            f"{errors.arg('init_from', path)} is for networks of Keras and"
+            f" KerasCV: set {errors.arg('encoder', 'keras:NAME')}, such as"
+            " keras:ResNet50, or keras_cv:NAME"
+        )
     other = load(path)
     theirs, mine = other.variables, encoder.variables
     pairs = itertools.zip_longest(map(_form, theirs), map(_form, mine))
