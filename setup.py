@@ -140,6 +140,7 @@ setuptools.setup(
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
         "tf_contrastive.encoders.published": ["tables.json"],
+        "tf_contrastive.exporting": ["batching_parameters.txt", "card.md"],
         # The template of a page.
         "tf_contrastive.evaluation.explore": ["page.*"],
     },

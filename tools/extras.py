@@ -103,14 +103,11 @@ _TORCH_FILES = """
 import argparse, os, numpy, torch
 from tf_contrastive.config.encoder import ResNet
 from tf_contrastive.encoders import build
-from tf_contrastive.encoders.published.tables import places, tables
+from tf_contrastive.encoders.published.tables import tables
 names = "encoder.conv1.weight", "encoder.layer1.0.conv1.weight"
 (table,) = tables(names)
 encoder = build("resnet10", width=0.125, stem="cifar", image_shape=(16, 16, 3))
-state = {}
-theirs = {}
-for place in places(ResNet.networks["resnet10"], False):
-    theirs |= table.variables(place)
+state, theirs = {}, table.variables(ResNet.networks["resnet10"])
 for variable in encoder.variables:
     value = torch.rand(*variable.shape) + 0.5
     variable.assign(value.numpy())

@@ -193,13 +193,13 @@ def test_only_the_patch_projection_is_frozen(frozen):
 def test_half_precision_rounds_neither_softmax_nor_normalization():
     with networks.precision("mixed_bfloat16"):
         encoder = _small(side=16)
-        weights = vit.AttentionWeights(2)
+        attention = vit.Attention(2)
         norm = encoder.get_layer("block1_norm1")
     generator = np.random.default_rng(0)
     qkv = tf.cast(generator.normal(size=[4, 40, 24]), tf.bfloat16)
-    assert weights(qkv).dtype == tf.bfloat16
+    assert attention(qkv).dtype == tf.bfloat16
     # Some kernels of bfloat16 are less precise than the CPU's.
-    graph = tf.function(weights).get_concrete_function(qkv).graph
+    graph = tf.function(attention).get_concrete_function(qkv).graph
     operations = [x for x in graph.get_operations() if x.type == "Softmax"]
     assert [x.inputs[0].dtype for x in operations] == [tf.float32]
     # Statistics of bfloat16 would lose what is around a large mean.

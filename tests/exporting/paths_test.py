@@ -121,7 +121,7 @@ def test_a_loaded_export_trains(encoder, projection, saved):
 
 
 def test_invalid_folders_are_refused(tmp_path):
-    with pytest.raises(errors.UserError, match="not a folder"):
+    with pytest.raises(errors.UserError, match="nor a checkpoint"):
         exporting.load(str(tmp_path / "missing"))
     with pytest.raises(errors.UserError, match="neither a run"):
         exporting.load(str(tmp_path))

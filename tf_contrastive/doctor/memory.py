@@ -137,10 +137,11 @@ def _further(layer: tf.keras.layers.Layer) -> list[tf.TensorSpec]:
         # In float32: the scale of each number, and its input if it is rounded.
         spec = tf.TensorSpec(layer.input.shape, tf.float32)
         return [spec] * (2 if layer.input.dtype != tf.float32 else 1)
-    if isinstance(layer, vit.AttentionWeights):
-        products = tf.TensorSpec(layer.input.shape, layer.input.dtype)
-        exact = tf.TensorSpec(layer.output.shape, tf.float32)
-        return [products, exact][: 1 + (layer.output.dtype != tf.float32)]
+    if isinstance(layer, vit.Attention):
+        count, tokens, _ = layer.input.shape
+        shape, dtype = [count, layer.heads, tokens, tokens], layer.input.dtype
+        weights = [tf.TensorSpec(shape, kind) for kind in {dtype, tf.float32}]
+        return [tf.TensorSpec(layer.input.shape, dtype), *weights]
     if getattr(layer, "activation", None) is tf.keras.activations.gelu:
         # TensorFlow's has a gradient by each of its operations.
         return [tf.TensorSpec(layer.input.shape, layer.input.dtype)] * 4

@@ -36,8 +36,8 @@ def load(
       standardization: of its first layer.
 
     Raises:
-      UserError: for weights that cannot be read or downloaded, or are of
-        another network, or expect other images.
+      UserError: for weights that are absent, of another network, or of other
+        images.
     """
     init_from = errors.arg("init_from", source)
     kind = components.implementation(declared.ENCODERS[name])
@@ -70,11 +70,10 @@ def load(
         if isinstance(layer, tf.keras.layers.Normalization):
             expected = _statistics(layer)
             if not _equal(standardization, expected):
-                text = write_statistics(expected)
+                text = errors.arg("standardize", write_statistics(expected))
                 raise errors.UserError(
                     f"{init_from} holds a network that standardizes its input"
-                    " otherwise: set"
-                    f" {errors.arg('standardize', text)}"
+                    f" otherwise: set {text}"
                 )
             without_effect |= {id(v) for v in layer.weights}
     for variable, theirs_variable, value in zip(

@@ -54,12 +54,9 @@ class Tokens(tf.keras.layers.Layer):
     def build(self, input_shape: tf.TensorShape) -> None:
         """Makes the class token, float32 [D]: of rank 1, it does not decay."""
         if self.class_token:
+            normal = tf.keras.initializers.RandomNormal(stddev=_TOKEN_STDDEV)
             self.token = self.add_weight(
-                "class_token",
-                [input_shape[-1]],
-                initializer=tf.keras.initializers.RandomNormal(
-                    stddev=_TOKEN_STDDEV
-                ),
+                "class_token", [input_shape[-1]], initializer=normal
             )
         super().build(input_shape)
 
@@ -79,50 +76,33 @@ class Tokens(tf.keras.layers.Layer):
         return {**super().get_config(), "class_token": self.class_token}
 
 
-class _OfHeads(tf.keras.layers.Layer):
-    """Base of layers that split features into heads."""
+@_serializable
+class Attention(tf.keras.layers.Layer):
+    """Attention of several heads: q, k and v [N, T, 3 D] to [N, T, D].
+
+    The weights, softmax(q k^T / sqrt(d)) [N, H, T, T], are computed in float32
+    under any precision policy.
+    """
 
     def __init__(self, heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.heads = heads
 
-    def _split(self, qkv: tf.Tensor) -> list[tf.Tensor]:
-        """Splits [N, T, 3 D] into q, k and v [N, H, T, D / H]."""
+    def call(self, qkv: tf.Tensor) -> tf.Tensor:
+        """Averages values by the weights with which a token attends to all."""
         _, tokens, features = qkv.shape
         size = features // 3 // self.heads
         x = tf.reshape(qkv, [-1, tokens, 3, self.heads, size])
-        return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]))
+        q, k, v = tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]))
+        products = tf.matmul(q * size**-0.5, k, transpose_b=True)
+        weights = tf.nn.softmax(tf.cast(products, tf.float32))
+        x = tf.matmul(tf.cast(weights, qkv.dtype), v)
+        x = tf.transpose(x, [0, 2, 1, 3])
+        return tf.reshape(x, [-1, tokens, features // 3])
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         return {**super().get_config(), "heads": self.heads}
-
-
-@_serializable
-class AttentionWeights(_OfHeads):
-    """Weights softmax(q k^T / sqrt(d)) [N, H, T, T] of q, k, v [N, T, 3 D].
-
-    The softmax is computed in float32 under any precision policy.
-    """
-
-    def call(self, qkv: tf.Tensor) -> tf.Tensor:
-        """Computes the weights by which each token attends to all."""
-        q, k, _ = self._split(qkv)
-        products = tf.matmul(q * q.shape[-1] ** -0.5, k, transpose_b=True)
-        weights = tf.nn.softmax(tf.cast(products, tf.float32))
-        return tf.cast(weights, qkv.dtype)
-
-
-@_serializable
-class AttentionValues(_OfHeads):
-    """Values [N, T, D] of q, k, v [N, T, 3 D], averaged by given weights."""
-
-    def call(self, inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        """Averages by weights [N, H, T, T]: (weights, qkv) -> [N, T, D]."""
-        weights, qkv = inputs
-        *_, v = self._split(qkv)
-        x = tf.transpose(tf.matmul(weights, v), [0, 2, 1, 3])
-        return tf.reshape(x, [-1, qkv.shape[1], qkv.shape[2] // 3])
 
 
 @_serializable
@@ -180,11 +160,8 @@ def set_drop_path(
     encoder: Any, rate: float, step: Callable[[], tf.Tensor]
 ) -> None:
     """Sets `drop_path` and `step` of an encoder, if it has stochastic depth."""
-    layers = [
-        layer
-        for layer in getattr(encoder, "layers", ())
-        if isinstance(layer, StochasticDepth)
-    ]
+    every = getattr(encoder, "layers", ())
+    layers = [layer for layer in every if isinstance(layer, StochasticDepth)]
     # Two branches of each block.
     for number, layer in enumerate(layers):
         layer.rate = rates(rate, len(layers) // 2)[number // 2]
@@ -209,13 +186,12 @@ class ViT(declared.ViT):
         for side in images.shape[1:3]:
             self.resolved(side)
         patch = self.transformer.patch
+        inputs = patch * patch * images.shape[-1]
         x = _layers.Conv2D(
             self.features,
             patch,
             patch,
-            kernel_initializer=_xavier(
-                patch * patch * images.shape[-1], self.features
-            ),
+            kernel_initializer=_xavier(inputs, self.features),
             trainable=not self.frozen_patches,
             name="patches",
         )(images)
@@ -234,13 +210,11 @@ class ViT(declared.ViT):
         size, heads = self.features, self.heads or self.transformer.heads
         y = _norm(x, f"{name}_norm1")
         # Like three matrices, for q, k and v.
+        xavier = _xavier(size, size)
         qkv = _layers.Dense(
-            3 * size,
-            kernel_initializer=_xavier(size, size),
-            name=f"{name}_qkv",
+            3 * size, kernel_initializer=xavier, name=f"{name}_qkv"
         )(y)
-        weights = AttentionWeights(heads, name=f"{name}_attention_weights")(qkv)
-        y = AttentionValues(heads, name=f"{name}_attention")([weights, qkv])
+        y = Attention(heads, name=f"{name}_attention")(qkv)
         y = _layers.Dense(size, name=f"{name}_projection")(y)
         y = StochasticDepth(rate, name=f"{name}_drop1")(y)
         x = _layers.Add(name=f"{name}_add1")([x, y])

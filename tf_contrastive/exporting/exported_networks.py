@@ -97,9 +97,8 @@ def plain_encoder(encoder: tf.keras.Model) -> tf.keras.Model:
 
 
 def _clone(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-    if isinstance(layer, tf.keras.Sequential) or own_network.is_functional(
-        layer
-    ):
+    is_sequential = isinstance(layer, tf.keras.Sequential)
+    if is_sequential or own_network.is_functional(layer):
         return tf.keras.models.clone_model(layer, clone_function=_clone)
     kind = type(layer)
     if isinstance(layer, tf.keras.layers.BatchNormalization):

@@ -16,29 +16,8 @@ from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import write_statistics
 from tf_contrastive.config.dataset import ChannelStatistics
 from tf_contrastive.config.encoder import names_weights
-from tf_contrastive.encoders import checked_input, pretrained, published
+from tf_contrastive.encoders import checked_input, pretrained, published, vit
 from tf_contrastive.exporting import versioning
-
-
-def _saved_model(path: str) -> str:
-    """Returns the newest SavedModel of an export.
-
-    Raises:
-      UserError: if there is none.
-    """
-    if saved_model := versioning.newest(path):
-        return saved_model
-    if not tf.io.gfile.isdir(path):
-        raise errors.UserError(
-            f"{path} is not a folder: use the folder of a run or of an export,"
-            " or a checkpoint that others published"
-        )
-    raise errors.UserError(
-        f"{path} is neither a run (it has no {checkpoints.CONFIG_FILE}) nor an"
-        f" export (it has no {versioning.GRAPH_FILE}, and no version with one):"
-        f" use the {errors.arg('workdir')} of a pretrain command, or what"
-        " `export` wrote"
-    )
 
 
 def find(path: str) -> str | None:
@@ -55,21 +34,14 @@ def find_published(path: str) -> published.Found | None:
 class Export:
     """A loaded export, which names images that it does not take.
 
-    Its other attributes are those of `loaded`, the object of
-    `tf.saved_model.load`.
+    Its other attributes are those of `loaded`, of `tf.saved_model.load`.
     """
 
     def __init__(self, loaded: Any) -> None:
         self.loaded = loaded
 
     def __call__(self, images: Any, training: bool = False) -> tf.Tensor:
-        """Encodes images [N, S, S, K], uint8 or float in [0, 1].
-
-        Raises:
-          TypeError: for another type.
-          ValueError: for another shape.
-          InvalidArgumentError: for colours outside of [0, 1].
-        """
+        """Encodes images; see `checked_input.checked`."""
         function = self.loaded.__call__.concrete_functions[0]
         shape = function.structured_input_signature[0][0].shape
         return self.loaded(checked_input.checked(images, shape), training)
@@ -81,25 +53,20 @@ class Export:
 
 
 def load(path: str) -> tf.Module:
-    """Loads the encoder of a run or of an export, one of the package or others.
+    """Loads an encoder: images [N, S, S, K] to float32 [N, D].
 
-    An export is a program: load only those whose origin you trust. A run is
-    data, and so is what others published: nothing in it is executed.
+    It takes uint8, or float32 in [0, 1], and `training=`, and has `variables`
+    and `trainable_variables`. That of an export is not a Keras model. An export
+    is a program: load only those whose origin you trust. Nothing in a run, or
+    in what others published, is executed.
 
     Args:
-      path: folder of a run, of an export (`BASE/<version>`), or of several
-        (`BASE`): the newest is loaded; `pretrained:NAME`, one of those that
-        `tf-contrastive encoders` lists; or a published checkpoint: prefix or
-        folder of a TensorFlow checkpoint, hub module or SavedModel of SimCLR
-        or SupCon, PyTorch or safetensors file of a ResNet.
-
-    Returns:
-      images [N, S, S, K], uint8 or float32 in [0, 1] -> float32 [N, D]; it
-      also takes `training=`, and has `variables` and `trainable_variables`.
-      That of an export is no Keras model.
+      path: folder of a run, or of one or several exports, of which the newest
+        is loaded; `pretrained:NAME`, as `tf-contrastive encoders` lists; or a
+        published checkpoint, see `published.reading.read`.
 
     Raises:
-      UserError: if there is no run and no export of this package.
+      UserError: if there is nothing of these.
     """
     path = os.fspath(path)
     if path.startswith(pretrained.SCHEME):
@@ -108,7 +75,15 @@ def load(path: str) -> tf.Module:
         return load_run(path)
     if found := find_published(path):
         return _checked(found.load())
-    saved_model = _saved_model(path)
+    saved_model = versioning.newest(path)
+    if not saved_model:
+        raise errors.UserError(
+            f"{path} is neither a run (a folder with {checkpoints.CONFIG_FILE})"
+            f" nor an export (one with {versioning.GRAPH_FILE}, or with"
+            " versions) nor a checkpoint that others published: use the"
+            f" {errors.arg('workdir')} of a pretrain command, or what `export`"
+            " wrote"
+        )
     encoder = tf.saved_model.load(saved_model)
     if not (callable(encoder) and hasattr(encoder, "trainable_variables")):
         raise errors.UserError(
@@ -161,17 +136,13 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             f" {errors.arg('width')}, {errors.arg('stem')} and"
             f" {errors.arg('image_size')}"
         )
-    if _pads_evenly(other) != _pads_evenly(encoder):
-        padding = "symmetric" if _pads_evenly(other) else "same"
-        raise errors.UserError(
-            f"{errors.arg('init_from', path)} pools otherwise: set"
-            f" {errors.arg('pool_padding', padding)}"
-        )
-    if (heads := _heads(other)) != _heads(encoder):
-        raise errors.UserError(
-            f"{errors.arg('init_from', path)} has other attention heads: set"
-            f" {errors.arg('heads', heads)}"
-        )
+    mine_unseen = _unseen(encoder)
+    for option, value in _unseen(other).items():
+        if value != mine_unseen[option]:
+            raise errors.UserError(
+                f"{errors.arg('init_from', path)} has another {option}: set"
+                f" {errors.arg(option, value)}"
+            )
     statistics = _statistics(other)
     # A run may follow another one with other images.
     if statistics not in (None, _statistics(encoder)) and not (
@@ -206,23 +177,23 @@ def _statistics(encoder: Any) -> str | None:
     return None
 
 
-def _pads_evenly(encoder: Any) -> bool:
-    """Whether an encoder has the layer of a symmetric pool."""
-    return any("stem_pool_pad" in name for name in _outputs(encoder))
-
-
-def _heads(encoder: Any) -> int | None:
-    """Returns the heads of a vision transformer, which no weight shows."""
-    for name, output in _outputs(encoder).items():
-        if re.search(r"attention_weights(/Softmax)?$", name):
-            return output.shape[1]
-    return None
-
-
-def _outputs(encoder: Any) -> dict[str, tf.Tensor]:
-    """Returns name -> first output of layers, or of an export's operations."""
-    if not isinstance(encoder, Export):
-        return {layer.name: layer.output for layer in encoder.layers}
-    graph = encoder.loaded.__call__.concrete_functions[0].graph
-    operations = [x for x in graph.get_operations() if x.outputs]
-    return {x.name: x.outputs[0] for x in operations}
+def _unseen(encoder: Any) -> dict[str, Any]:
+    """Returns the options of an encoder that its weights do not show."""
+    if isinstance(encoder, Export):
+        graph = encoder.loaded.__call__.concrete_functions[0].graph
+        operations = {x.name: x for x in graph.get_operations()}
+        names = [*operations]
+        heads = [
+            x.outputs[0].shape[1]
+            for name, x in operations.items()
+            if name.endswith("_attention/Softmax")
+        ]
+    else:
+        names = [layer.name for layer in encoder.layers]
+        kind = vit.Attention
+        heads = [x.heads for x in encoder.layers if isinstance(x, kind)]
+    pads_evenly = any("stem_pool_pad" in name for name in names)
+    return {
+        "pool_padding": "symmetric" if pads_evenly else "same",
+        "heads": heads[0] if heads else None,
+    }

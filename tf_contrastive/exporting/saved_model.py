@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -10,30 +11,14 @@ import tf_contrastive
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
-from tf_contrastive.exporting import (
-    model_card,
-    tflite_onnx,
-    versioning,
-)
+from tf_contrastive.exporting import model_card, tflite_onnx, versioning
 from tf_contrastive.exporting.exported_networks import Parts, image_shape
 from tf_contrastive.exporting.serving_module import ServingModule
 
 # Model servers ignore this folder.
 DETAILS_FILE = "assets.extra/model.json"
 KERAS_FILE = "assets.extra/encoder.keras"
-_BATCHING_FILE = "assets.extra/batching_parameters.txt"
-_BATCHING = """\
-# TensorFlow Serving, --enable_batching --batching_parameters_file=THIS.
-# The server joins requests of a signature. Their images must have one size,
-# otherwise all of them fail. Encoded images (serving_bytes) may differ.
-max_batch_size { value: 64 }
-batch_timeout_micros { value: 2000 }
-max_enqueued_batches { value: 100 }
-# Set this to the number of cores.
-num_batch_threads { value: 8 }
-# Batches are padded to the next of these sizes, which saves compilations.
-allowed_batch_sizes: [1, 2, 4, 8, 16, 32, 64]
-"""
+_BATCHING = Path(__file__).with_name("batching_parameters.txt")
 
 
 def export(
@@ -46,10 +31,7 @@ def export(
     formats: Sequence[str] = (),
     max_image_pixels: int = Exporting.max_image_pixels,
 ) -> str:
-    """Writes the next version of a SavedModel that serves embeddings.
-
-    The version also holds a model card (`README.md`), files for TensorFlow
-    Serving, and other formats.
+    """Writes the next version of a SavedModel, with its card and other formats.
 
     Args:
       model_or_workdir: folder of a run, a `ContrastiveModel`, a Keras encoder,
@@ -78,14 +60,14 @@ def export(
     parts = Parts.load(model_or_workdir, checkpoint)
     details = _details(parts, head, label_names, max_image_pixels)
     others = [x for x in formats if x not in ("savedmodel", "keras")]
-
     failures: list[errors.UserError] = []
 
     def save(path: str) -> None:
         """Writes all files of the version into a local folder."""
         signatures = module.signatures()
         tf.saved_model.save(module, path, signatures=signatures)
-        files.write(os.path.join(path, _BATCHING_FILE), _BATCHING)
+        batching = os.path.join(path, "assets.extra", _BATCHING.name)
+        files.write(batching, _BATCHING.read_text("utf-8"))
         conversions: list[dict[str, Any]] = []
         try:
             if "keras" in formats:
@@ -96,10 +78,8 @@ def export(
             if errors.is_full_disk(error):
                 raise
             failures.append(error)
-        written = details | {
-            "signatures": list(signatures),
-            "formats": conversions,
-        }
+        written = {"signatures": list(signatures), "formats": conversions}
+        written = details | written
         files.write_json(os.path.join(path, DETAILS_FILE), written)
         card = model_card.text(written, parts.run)
         files.write(os.path.join(path, model_card.FILE), card)
@@ -115,13 +95,8 @@ def export(
             names_file = os.path.join(assets, "label_names.txt")
             names = "".join(f"{name}\n" for name in details["label_names"])
             files.write(names_file, names)
-        module = ServingModule(
-            parts.encoder,
-            parts.projection,
-            head,
-            names_file,
-            max_image_pixels,
-        )
+        networks = parts.encoder, parts.projection, head
+        module = ServingModule(*networks, names_file, max_image_pixels)
         path = versioning.write_version(save, output_dir)
     if failures:
         raise errors.UserError(f"{path} is written in part: {failures[0]}")
@@ -135,10 +110,6 @@ def _save_keras(encoder: tf.keras.Model, path: str) -> dict[str, Any]:
       UserError: for a network that Keras cannot serialize, as some of KerasCV.
     """
     version = getattr(tf.keras, "__version__", tf.__version__)
-    reader = f"Keras 2 of at least {version}, not Keras 3: tf-keras with"
-    reader += " TF_USE_LEGACY_KERAS=1"
-    if version.startswith("2.15."):
-        reader += ", or tf.keras of TensorFlow 2.15"
     file = os.path.join(path, KERAS_FILE)
     try:
         encoder.save(file)
@@ -150,7 +121,8 @@ def _save_keras(encoder: tf.keras.Model, path: str) -> dict[str, Any]:
     return {
         "format": "keras",
         "file": KERAS_FILE,
-        "reader": reader,
+        "reader": f"Keras 2 of at least {version}, not Keras 3: tf-keras with"
+        " TF_USE_LEGACY_KERAS=1",
         "bytes": os.path.getsize(file),
     }
 

@@ -27,12 +27,9 @@ class ServingModule(tf.Module):
       float32 [N, C].
 
     An encoder of more than three channels takes float32 [N, S, S, K] in all of
-    them, and has neither `serving_float` nor `serving_bytes`: encoded images do
-    not hold the other channels, and how to resize those is not known.
-
-    The loaded object is called as the encoder is, has `variables` and
-    `trainable_variables`, and passes gradients; its `projection` maps features
-    [N, D] to [N, P].
+    them, and has neither `serving_float` nor `serving_bytes`. The loaded object
+    is called as the encoder is, has `variables` and `trainable_variables`, and
+    passes gradients; its `projection` maps features [N, D] to [N, P].
 
     Args:
       encoder: plain float32 Keras model, [N, S, S, K] -> [N, D].
@@ -64,21 +61,16 @@ class ServingModule(tf.Module):
         self.trainable_variables = list(encoder.trainable_variables)
         spec = self.encoder_spec
         bytes_spec = tf.TensorSpec(spec.shape, tf.uint8, "images")
-        for images, training in (
-            (spec, False),
-            (spec, True),
-            (bytes_spec, False),
-            (bytes_spec, True),
-        ):
-            self.__call__.get_concrete_function(images, training=training)
+        for images in (spec, bytes_spec):
+            for training in (False, True):
+                self.__call__.get_concrete_function(images, training=training)
         self._has_projection = projection is not None
         if projection is not None:
             self.projection_variables = list(projection.variables)
+            features_spec = tf.TensorSpec([None, encoder.output_shape[1]])
             self.projection = tf.function(
                 lambda features: projection(features),
-                input_signature=[
-                    tf.TensorSpec([None, encoder.output_shape[1]])
-                ],
+                input_signature=[features_spec],
             )
         self._head = head
         if label_names:
@@ -230,13 +222,7 @@ class ServingModule(tf.Module):
 
 
 def _with_channels(images: tf.Tensor, channels: int) -> tf.Tensor:
-    """Returns images [N, H, W, K], which have so many channels.
-
-    A signature says so, but a server does not check it.
-
-    Raises:
-      InvalidArgumentError: for others.
-    """
+    """Checks the channels of images, which a server does not."""
     # By the sizes: TensorFlow removes what it thinks to know of a shape.
     count = tf.reduce_prod(tf.shape(images, tf.int64)[:3])
     values = tf.size(images, tf.int64)

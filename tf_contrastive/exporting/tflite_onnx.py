@@ -21,8 +21,7 @@ from tf_contrastive.views import preprocessing
 # package's encoders have at least 0.9994.
 _MAX_DIFFERENCE, _MIN_COSINE = 1e-5, 0.999
 _INT8 = "tflite dynamic int8"
-# Images compared, and how many at a time.
-_COMPARED, _BATCH = 32, 16
+_COMPARED = 32  # Images.
 _OPSET = 17
 # Format -> what reads its files, and the packages of the extra with its name.
 _READERS = {
@@ -42,17 +41,15 @@ def check_installed(formats: Sequence[str]) -> None:
 
 
 def write(
-    path: str,
-    module: ServingModule,
-    formats: Sequence[str],
+    path: str, module: ServingModule, formats: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Writes an encoder in other formats, next to its SavedModel.
 
     TFLite comes in two kinds: float32, and with 8-bit weights ("dynamic int8").
-    Embeddings of photographs are compared.
 
     Args:
-      path: folder of the SavedModel, with which the others are compared.
+      path: folder of the SavedModel, whose embeddings of photographs the
+        others must have.
       module: holds the encoder.
       formats: "tflite", "onnx".
 
@@ -81,13 +78,7 @@ def write(
             for kind, content, embed in converters[name]():
                 file = f"{kind.replace(name, 'encoder')}.{name}"
                 file = file.replace(" ", "_")
-                embeddings = np.concatenate(
-                    [
-                        embed(images[i : i + _BATCH])
-                        for i in range(0, _COMPARED, _BATCH)
-                    ]
-                )
-                difference, cosine = compare(embeddings, expected)
+                difference, cosine = compare(embed(images), expected)
                 _check(kind, file, difference, cosine)
                 files.write(os.path.join(path, file), content)
                 yield {
@@ -152,16 +143,14 @@ def compare(
     The difference is a fraction of the largest |expected|.
     """
     difference = np.abs(embeddings - expected).max() / np.abs(expected).max()
-    lengths = np.linalg.norm(embeddings, axis=1) * np.linalg.norm(
-        expected, axis=1
-    )
-    cosines = (embeddings * expected).sum(1) / np.maximum(lengths, 1e-30)
+    products = (embeddings * expected).sum(1)
+    lengths = [np.linalg.norm(x, axis=1) for x in (embeddings, expected)]
+    cosines = products / np.maximum(lengths[0] * lengths[1], 1e-30)
     return float(difference), float(cosines.min())
 
 
 def _tflite(
-    function: tf.types.experimental.GenericFunction,
-    module: ServingModule,
+    function: tf.types.experimental.GenericFunction, module: ServingModule
 ) -> Iterator[tuple[str, bytes, Embed]]:
     for kind in ("tflite", _INT8):
         converter = tf.lite.TFLiteConverter.from_concrete_functions(
@@ -190,21 +179,11 @@ def _onnx(
     import onnxruntime
     import tf2onnx
 
-    with files.temporary_folder() as folder:
-        path = os.path.join(folder, "encoder.onnx")
-        tf2onnx.convert.from_function(
-            function,
-            input_signature=list(function.input_signature),
-            opset=_OPSET,
-            output_path=path,
-        )
-        content = files.read(path)
+    signature = list(function.input_signature)
+    model, _ = tf2onnx.convert.from_function(function, signature, opset=_OPSET)
+    content = model.SerializeToString()
     session = onnxruntime.InferenceSession(
         content, providers=["CPUExecutionProvider"]
     )
     (source,) = session.get_inputs()
-    yield (
-        "onnx",
-        content,
-        lambda images: session.run(None, {source.name: images})[0],
-    )
+    yield "onnx", content, lambda x: session.run(None, {source.name: x})[0]

@@ -4,9 +4,8 @@ Model servers poll a folder `BASE/<version>` and serve the highest number. What
 a killed export leaves is a hidden folder, which the next export removes.
 """
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -72,28 +71,22 @@ def write_version(save: Callable[[str], None], base: str) -> str:
     with files.temporary_folder() as local:
         save(local)
         path = _next_version(base)
-        with _removed_on_error(path):
-            names = [
-                os.path.relpath(os.path.join(folder, name), local)
-                for folder, _, entries in os.walk(local)
-                for name in entries
-            ]
+        names = [
+            os.path.relpath(os.path.join(folder, name), local)
+            for folder, _, entries in os.walk(local)
+            for name in entries
+        ]
+        try:
             for file in sorted(names, key=lambda name: name == GRAPH_FILE):
                 target = os.path.join(path, file)
                 tf.io.gfile.makedirs(os.path.dirname(target))
                 tf.io.gfile.copy(os.path.join(local, file), target)
+        except BaseException:
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.rmtree(path)
+            raise
     return path
 
 
 def _next_version(base: str) -> str:
     return os.path.join(base, str(max(versions(base), default=0) + 1))
-
-
-@contextlib.contextmanager
-def _removed_on_error(path: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        if tf.io.gfile.exists(path):
-            tf.io.gfile.rmtree(path)
-        raise

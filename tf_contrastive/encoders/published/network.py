@@ -45,8 +45,7 @@ class Found:
     image_shape: tuple[int, int, int]
     _content: Content
     _table: Table
-    # Names here -> theirs.
-    _names: dict[str, str]
+    _names: dict[str, str]  # Here -> theirs.
 
     def load(self) -> tf.keras.Model:
         """Builds the encoder with the weights of the file.
@@ -56,45 +55,36 @@ class Found:
         """
         options = dict(self.options)
         name, standardize = options.pop("encoder"), options.pop("standardize")
-        statistics = channel_statistics(standardize)
-        terminal.info(f"{self.path}: {self}")
-        encoder = build(
-            name,
-            image_shape=self.image_shape,
-            mean=statistics.mean,
-            std=statistics.std,
-            synchronized=False,
-            **options,
-        )
+        mean, std = channel_statistics(standardize)
+        text = ", ".join(f"{k}={v}" for k, v in self.options.items())
+        terminal.info(f"{self.path}: {self._table.source}: {text}")
+        options |= {"mean": mean, "std": std, "synchronized": False}
+        encoder = build(name, image_shape=self.image_shape, **options)
         for variable in encoder.variables:
-            values = self._content.read(self._names[variable.name])
+            theirs = self._names[variable.name]
+            values = self._content.read(theirs)
             if values.ndim == 4:
                 values = values.transpose(self._table.kernel_axes)
             if values.shape != variable.shape:
                 raise errors.UserError(
-                    f"{self.path}: {self._names[variable.name]} has the shape"
-                    f" {values.shape}, in {name} {tuple(variable.shape)}: it is"
-                    " another network, such as Wide ResNet, which is not read"
+                    f"{self.path}: {theirs} has the shape {values.shape}, in"
+                    f" {name} {tuple(variable.shape)}: it is another network,"
+                    " such as Wide ResNet, which is not read"
                 )
             if not np.isfinite(values).all():
                 raise errors.UserError(
-                    f"{self.path}: {self._names[variable.name]} holds NaN or"
-                    " infinity: use a checkpoint of before the training failed"
+                    f"{self.path}: {theirs} holds NaN or infinity: use a"
+                    " checkpoint of before the training failed"
                 )
             variable.assign(values)
         return encoder
 
-    def __str__(self) -> str:
-        """Says how the file was understood."""
-        options = ", ".join(f"{k}={v}" for k, v in self.options.items())
-        return f"{self._table.source}: {options}"
-
 
 def find(path: str) -> Found | None:
-    """Finds the encoder in a file of others; None if it is of nobody else.
+    """Finds the encoder in a file of others; see `reading.read`.
 
-    Args:
-      path: see `reading.read`.
+    Returns:
+      None if it is of nobody else.
 
     Raises:
       UserError: if no network here has its variables, or it cannot be read.
@@ -143,8 +133,7 @@ def _match(
     path: str, content: Content, table: Table
 ) -> tuple[str, dict[str, str]]:
     """Returns the network that has exactly the variables of a file."""
-    pattern = re.compile(table.encoder)
-    there = {name for name in content.shapes if pattern.fullmatch(name)}
+    there = {x for x in content.shapes if re.fullmatch(table.encoder, x)}
     for network, blocks in ResNet.networks.items():
         names = table.variables(blocks)
         if there == set(names.values()):

@@ -21,11 +21,8 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _TENSORFLOW_FILE = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
 # Children by which Keras lists what a layer's own attributes hold, too.
 _KERAS_LISTS = (
-    "layers",
-    "variables",
-    "trainable_variables",
-    "non_trainable_variables",
-    "keras_api",
+    *("layers", "variables", "trainable_variables"),
+    *("non_trainable_variables", "keras_api"),
 )
 _SAFETENSORS_TYPES: dict[str, Any] = {
     "F64": np.float64,
@@ -37,18 +34,12 @@ _REFUSED_GLOBAL = re.compile(r"(?:GLOBAL|global) `?([\w.]+)")
 
 
 class Content(NamedTuple):
-    """What a file holds.
+    """The arrays in a file, by their names."""
 
-    Attributes:
-      kind: what the file is.
-      shapes: the shape of each array, by its name.
-      read: reads an array by its name.
-      options: of the program that wrote it, if the file has them.
-    """
-
-    kind: str
+    kind: str  # Of the file.
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
+    # Of the program that wrote it, if the file has them.
     options: Mapping[str, Any] = {}
 
 
@@ -76,16 +67,7 @@ def read(path: str) -> Content | None:
         return None
     except errors.UserError:
         raise
-    except (
-        OSError,
-        EOFError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        tf.errors.OpError,
-        zipfile.BadZipFile,
-    ) as error:
+    except Exception as error:  # Of any kind, by several libraries.
         raise files.damaged(path, error) from error
 
 
@@ -113,10 +95,8 @@ def _prefix(path: str) -> str | None:
 def _tensorflow(prefix: str) -> Content:
     # `tf.train.load_checkpoint` finds no prefix in some object stores.
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-    shapes = {
-        name: tuple(shape)
-        for name, shape in reader.get_variable_to_shape_map().items()
-    }
+    known = reader.get_variable_to_shape_map()
+    shapes = {name: tuple(shape) for name, shape in known.items()}
     keys = {name: name for name in shapes}
     if _OBJECT_GRAPH in shapes:
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from tf_contrastive.config.encoder import Blocks
 
@@ -18,42 +18,25 @@ _PARTS = ("kernel", "gamma", "beta", "moving_mean", "moving_variance")
 # An encoder beside the one that the authors evaluate: it follows that one in
 # MoCo, BYOL and others; in DINO the teacher is evaluated.
 _OTHER = re.compile(r"(^|[._])(k|ema|key|momentum|target|student)([._]|$)")
+# (kind of a place; names of its convolution and normalization here; numbers of
+# the stage and of the block, from 0, and of the convolution, 0 of a shortcut).
+_Place = tuple[str, tuple[str, str], tuple[int, int, int]]
 
 
-class Place(NamedTuple):
-    """Where a convolution is.
-
-    Attributes:
-      stage: from 1; 0 is the stem.
-      block: of the stage, from 0.
-      conv: of the block, from 1; 0 is its shortcut.
-    """
-
-    stage: int
-    block: int
-    conv: int
-
-    @property
-    def layers(self) -> tuple[str, str]:
-        """Names of the convolution and of its normalization here."""
-        if not self.stage:
-            return "stem_conv", "stem_norm"
-        block = f"stage{self.stage}_block{self.block + 1}"
-        if not self.conv:
-            return f"{block}_shortcut", f"{block}_shortcut_norm"
-        return f"{block}_conv{self.conv}", f"{block}_norm{self.conv}"
-
-
-def _places(blocks: Blocks, project_first: bool) -> Iterator[Place]:
-    """Yields the places of a network, a block's shortcut first."""
-    yield Place(0, 0, 1)
-    last = 3 if blocks.bottleneck else 2
-    for stage, count in enumerate(blocks.repeats, 1):
+def _places(blocks: Blocks, project_first: bool) -> Iterator[_Place]:
+    """Yields the convolutions of a network, a block's shortcut first."""
+    yield "stem", ("stem_conv", "stem_norm"), (0, 0, 1)
+    kind, last = ("bottleneck", 3) if blocks.bottleneck else ("basic", 2)
+    for stage, count in enumerate(blocks.repeats):
+        projects = blocks.bottleneck or stage > 0 or project_first
         for block in range(count):
-            projects = blocks.bottleneck or stage > 1 or project_first
-            first = 0 if projects and not block else 1
-            for conv in range(first, last + 1):
-                yield Place(stage, block, conv)
+            name = f"stage{stage + 1}_block{block + 1}"
+            if projects and not block:
+                here = f"{name}_shortcut", f"{name}_shortcut_norm"
+                yield f"{kind} shortcut", here, (stage, block, 0)
+            for conv in range(1, last + 1):
+                here = f"{name}_conv{conv}", f"{name}_norm{conv}"
+                yield f"{kind} conv", here, (stage, block, conv)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,37 +73,29 @@ class Table:
     def variables(self, blocks: Blocks) -> dict[str, str]:
         """Returns the names of a network's variables here -> theirs."""
         names = {}
-        places = _places(blocks, self.project_first)
-        for number, place in enumerate(places):
-            here, theirs = place.layers, self._theirs(blocks, place, number)
+        places = enumerate(_places(blocks, self.project_first))
+        for number, (kind, here, (stage, block, conv)) in places:
+            # The first block of SupCon's groups has a shortcut, which counts.
+            in_block = conv - (block > 0)
+            words: dict[str, Any] = {
+                **self.words,
+                "group": stage + self.first_group,
+                "block": block,
+                "conv": conv,
+                # A layer of DropBlock follows those of SimCLR's bottleneck.
+                "twice": 2 * (conv - 1),
+                "twice_1": 2 * (conv - 1) + 1,
+                "thrice": 3 * (conv - 1),
+                "thrice_1": 3 * (conv - 1) + 1,
+                "_number": f"_{number}" if number else "",
+                "_block": f"_{block}" if block else "",
+                "_conv": f"_{in_block}" if in_block else "",
+            }
+            theirs = [form.format(**words) for form in self.names[kind]]
             for part, end in zip(_PARTS, self.parts, strict=True):
                 layer = part != "kernel"
                 names[f"{here[layer]}/{part}:0"] = theirs[layer] + end
         return names
-
-    def _theirs(self, blocks: Blocks, place: Place, number: int) -> list[str]:
-        """Returns the names of a convolution and of its normalization."""
-        kind = "stem"
-        if place.stage:
-            kind = "bottleneck " if blocks.bottleneck else "basic "
-            kind += "conv" if place.conv else "shortcut"
-        # The first block of SupCon's groups has a shortcut, which is counted.
-        in_block = place.conv - (place.block > 0)
-        words = {
-            **self.words,
-            "group": place.stage - 1 + self.first_group,
-            "block": place.block,
-            "conv": place.conv,
-            # A layer of DropBlock follows those of SimCLR's bottleneck.
-            "twice": 2 * (place.conv - 1),
-            "twice_1": 2 * (place.conv - 1) + 1,
-            "thrice": 3 * (place.conv - 1),
-            "thrice_1": 3 * (place.conv - 1) + 1,
-            "_number": f"_{number}" if number else "",
-            "_block": f"_{place.block}" if place.block else "",
-            "_conv": f"_{in_block}" if in_block else "",
-        }
-        return [form.format(**words) for form in self.names[kind]]
 
 
 _TENSORFLOW = [Table(**table) for table in _DATA["tensorflow"]]
@@ -162,28 +137,20 @@ def _pytorch(names: set[str]) -> Iterator[Table]:
 def _torchvision(
     names: set[str], prefix: str, conv: str, norm: str, stage: str, first: int
 ) -> Table:
-    shortcut = "downsample"
-    if any(x.startswith(prefix) and ".shortcut." in x for x in names):
-        shortcut = "shortcut"
-    layers = "|".join(
-        [conv, norm, *(rf"{stage}{first + i}\.\d+\..+" for i in range(4))]
-    )
+    inside = any(x.startswith(prefix) and ".shortcut." in x for x in names)
+    stages = (rf"{stage}{first + i}\.\d+\..+" for i in range(4))
+    layers = "|".join([conv, norm, *stages])
     return Table(
-        f"PyTorch ({prefix}{conv}.weight, ...)",
-        _DATA["pytorch_names"],
-        rf"{re.escape(prefix)}({layers})"
+        source=f"PyTorch ({prefix}{conv}.weight, ...)",
+        encoder=rf"{re.escape(prefix)}({layers})"
         r"\.(weight|bias|running_mean|running_var)",
-        {"imagenet": "imagenet", "cifar": PYTORCH_STANDARDIZATION["cifar10"]},
-        {
+        words={
             "stem": prefix + conv,
             "stem_norm": prefix + norm,
             "stage": prefix + stage,
-            "shortcut": shortcut,
+            "shortcut": "shortcut" if inside else "downsample",
         },
-        (".weight", ".weight", ".bias", ".running_mean", ".running_var"),
-        kernel_axes=(2, 3, 1, 0),
-        pool_padding="symmetric",
-        project_first=False,
         first_group=first,
         is_other=bool(_OTHER.search(prefix)),
+        **_DATA["pytorch"],
     )
