@@ -17,7 +17,7 @@ from tf_contrastive.config.encoder import (
     resolve_encoder,
     resolve_setup,
 )
-from tf_contrastive.encoders import library_weights
+from tf_contrastive.encoders import backbones
 
 SIDE = 32
 
@@ -68,7 +68,7 @@ def ours(name, source, side=SIDE, channels=3, encoder=None, **options):
     encoder = encoder or encoders.build(
         name, image_shape=shape, mean=mean, std=std
     )
-    library_weights.load(name, setup.init_from, encoder, statistics)
+    backbones.load_weights(name, setup.init_from, encoder, statistics)
     return encoder
 
 

@@ -40,7 +40,7 @@ from tf_contrastive.config.runtime import (
     resolve_log_every,
     skipped_steps,
 )
-from tf_contrastive.encoders import library_weights
+from tf_contrastive.encoders import backbones
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
 from tf_contrastive.tensorboard import (
@@ -304,7 +304,7 @@ class PreparedRun:
     def _copy_weights(self, encoder: tf.keras.Model) -> None:
         chosen, setup = self.options.encoder, self.options.setup
         if setup.starts_from_weights(chosen):
-            library_weights.load(
+            backbones.load_weights(
                 chosen.label,
                 setup.init_from,
                 encoder,

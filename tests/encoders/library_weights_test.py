@@ -153,7 +153,7 @@ def test_features_equal_those_of_keras_cv(tmp_path):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("keras:VGG16", None, "no such file"),
+        ("keras:VGG16", None, "(?i)no such file"),
         ("keras:VGG16", lambda content: content[:-1000], "cannot be read as"),
         ("keras:VGG16", lambda content: b"no weights", "cannot be read as"),
         # Another network, and one of other widths.

@@ -28,8 +28,7 @@ from tf_contrastive.serving import app as app_module
 from tf_contrastive.serving import server as server_module
 from tf_contrastive.serving.app import App
 from tf_contrastive.serving.rest import Signature
-from tf_contrastive.serving.saved_model import SavedModel
-from tf_contrastive.serving.versions import Versions
+from tf_contrastive.serving.versions import SavedModel, Versions
 
 _MODEL = "/v1/models/encoder"
 
@@ -160,13 +159,6 @@ def test_other_requests_get_their_status_and_an_error(
     status, _, content = client.ask(method, path, body)
     assert status == expected
     assert expected == 200 or [*content] == ["error"], content
-
-
-@pytest.mark.parametrize("path", ["/healthz", _MODEL, "/metrics"])
-def test_absolute_uris_are_those_of_their_paths(client, path):
-    for uri in (path, f"http://host:1{path}", f"HTTP://h{path}"):
-        assert client.ask("GET", uri)[0] == 200
-    assert client.ask("GET", f"/http://host{path}")[0] == 404
 
 
 def test_metrics(client):

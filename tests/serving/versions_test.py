@@ -17,7 +17,7 @@ from tf_contrastive import exporting
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.serving import versions as module
 from tf_contrastive.serving.rest import Signature
-from tf_contrastive.serving.saved_model import SavedModel
+from tf_contrastive.serving.versions import SavedModel
 
 
 class _Model(SavedModel):

@@ -160,10 +160,8 @@ def decode_jpeg(
 ) -> tf.Tensor:
     """Decodes a JPEG of at most three channels to uint8 [h, w, 3].
 
-    Args:
-      contents: its bytes, string [].
-      halvings: how often to halve it, 0 to 3, int32 []: faster than decoding
-        all of it.
+    `halvings`, 0 to 3, int32 [], is how often it is halved: faster than
+    decoding all of it.
     """
 
     def decode(number: int = 0) -> tf.Tensor:

@@ -119,15 +119,9 @@ def multidigits(
         image.set_shape([canvas, canvas, 3])
         return {"image": image, "label": record["label"]}
 
-    info = Info(
-        name,
-        split,
-        stop - start,
-        len(_NAMES),
-        (canvas, canvas, 3),
-        _NAMES,
-        multi_label=multi_label,
-    )
+    shape = canvas, canvas, 3
+    info = Info(name, split, stop - start, len(_NAMES), shape, _NAMES)
+    info = dataclasses.replace(info, multi_label=multi_label)
     source = in_memory(rows, decode, info)
     digests = split_spec.numbered(f"{options} {base}", np.arange(start, stop))
     return dataclasses.replace(source, digests=digests)

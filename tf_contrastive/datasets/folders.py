@@ -157,11 +157,8 @@ def _splits(name: str, path: str, images: list[str]) -> dict[str, str]:
 def _not_classes(name: str, folders: set[tuple[str, str]]) -> dict[str, str]:
     """Returns split -> its only folder, of splits for which that is no class.
 
-    It is one if another split has it beside other classes.
-
-    Args:
-      name: of the dataset.
-      folders: (split, name from its folder) of those that hold images.
+    It is one if another split has it beside other classes. `folders`: (split,
+    name from its folder) of those that hold images.
 
     Raises:
       UserError: for splits in classes, or classes in the only folder.
@@ -225,24 +222,16 @@ def _list(name: str, path: str) -> Listing:
             " of the same name, and no classes: list their images in csv:PATH"
         )
     only = _not_classes(name, folders)
-    labels = [
-        ""
-        if label.lower() in _UNLABELLED or only.get(split) == label
-        else label
-        for split, label in zip(of_split, labels, strict=True)
-    ]
-    rows = table(
-        {
-            "path": paths.mapped(
-                lambda image: os.path.join(path, image),
-                paths.array_of(images),
-            ),
-            "name": paths.array_of(names),
-            "label": paths.array_of(labels),
-            "split": paths.array_of(of_split),
-        }
+    for row, (split, label) in enumerate(zip(of_split, labels, strict=True)):
+        if label.lower() in _UNLABELLED or only.get(split) == label:
+            labels[row] = ""
+    columns = {"name": names, "label": labels, "split": of_split}
+    rows = {key: paths.array_of(column) for key, column in columns.items()}
+    rows["path"] = paths.mapped(
+        lambda image: os.path.join(path, image), paths.array_of(images)
     )
-    return Listing(path, rows, {"left_out": left_out}, is_mixed=True)
+    about = {"left_out": left_out}
+    return Listing(path, table(rows), about, is_mixed=True)
 
 
 def open_folder(
@@ -256,4 +245,5 @@ def open_folder(
             f"{name}: {path} {what}: use a folder of images, csv:PATH for a"
             " table of them, or tfrecord:PATH"
         )
-    return image_files.open_listing(name, split, access, _list(name, path))
+    listing = _list(name, path)
+    return image_files.open_listing(name, split, access.reading, listing)

@@ -21,13 +21,7 @@ from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, looking, paths, split_spec
 from tf_contrastive.datasets.looking import JPEG, PILLOW, PNG
-from tf_contrastive.datasets.source import (
-    Access,
-    Info,
-    Record,
-    Source,
-    in_memory,
-)
+from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 
 # How anything else is read.
 OWN = (
@@ -40,48 +34,32 @@ _INTEGER = re.compile(r"([-+]?)0*([0-9]{1,18})(\.0*)?")
 
 
 class Listing(NamedTuple):
-    """The image files of all splits.
+    """The image files of all splits."""
 
-    Attributes:
-      place: the folder, or the table.
-      rows: of each file `path`; `name`, which does not depend on where the
-        place is; `label`, "" without one; and `split`: texts.
-      found: rows of `Info.found`.
-      has_numbers: whether labels that are integers are used unchanged.
-      is_mixed: whether slices are random samples, in an order by the names.
-    """
-
-    place: str
+    place: str  # The folder, or the table.
+    # Of each file `path`; `name`, which does not depend on where the place is;
+    # `label`, "" without one; and `split`: texts.
     rows: pa.Table
-    found: dict[str, str]
-    has_numbers: bool = False
+    found: dict[str, str]  # Rows of `Info.found`.
+    has_numbers: bool = False  # Whether integers are used unchanged as labels.
+    # Whether slices are random samples, in an order by the names.
     is_mixed: bool = False
 
 
 class Labels(NamedTuple):
-    """The labels of a split.
+    """The labels of a split."""
 
-    Attributes:
-      numbers: int32 [n], -1 of a file without one; None: none has one.
-      names: a name per class, or ().
-      classes: their number; None without labels.
-    """
-
-    numbers: np.ndarray | None
-    names: tuple[str, ...]
-    classes: int | None
+    numbers: np.ndarray | None  # int32 [n], -1 of a file without one.
+    names: tuple[str, ...]  # One per class, or none.
+    classes: int | None  # Their number.
 
 
 def table(columns: Mapping[str, pa.Array]) -> pa.Table:
     """Returns `Listing.rows`, in which labels and splits take few bytes."""
-    return pa.table(
-        {
-            key: column.dictionary_encode()
-            if key in ("label", "split")
-            else column
-            for key, column in columns.items()
-        }
-    )
+    columns = dict(columns)
+    for key in ("label", "split"):
+        columns[key] = columns[key].dictionary_encode()
+    return pa.table(columns)
 
 
 # ---- Splits ------------------------------------------------------------------
@@ -199,14 +177,7 @@ def _check_trained(
 
 
 def _decode(record: Record, ways: tuple[int, ...], is_turned: bool) -> Record:
-    """Decodes the file of a record.
-
-    Args:
-      record: its `path`, `way`, `turn` and `size`, and maybe `label` and
-        `halvings`.
-      ways: those that the records have.
-      is_turned: whether any image that TensorFlow decodes is.
-    """
+    """Decodes the file of a record, of which all have one of `ways`."""
     contents = tf.io.read_file(record["path"])
     by_way = {
         JPEG: lambda: decoding.decode_jpeg(contents, record.get("halvings")),
@@ -226,14 +197,13 @@ def _decode(record: Record, ways: tuple[int, ...], is_turned: bool) -> Record:
 
 
 def open_listing(
-    name: str, split: str, access: Access, listing: Listing
+    name: str, split: str, reading: Reading, listing: Listing
 ) -> Source:
     """Opens the files of a listing, without unreadable ones.
 
     Raises:
       UserError: if too many are unreadable, or absent.
     """
-    reading = access.reading
     own, holds_out = _choose_split(name, listing, split, reading)
     labels = _read_labels(name, listing, own, reading)
     splits = listing.rows["split"]
@@ -254,7 +224,6 @@ def open_listing(
         order = order[test[order] == (split_spec.parse(split)[0] == "test")]
     start, stop = split_spec.bounds(split, len(order))
     taken = np.sort(order[start:stop])
-    del order
     chosen = paths.Paths(files.take(pa.array(taken)))
     if every is None:
         found = looking.look(chosen, listing.place)
@@ -311,9 +280,4 @@ def from_paths(files: list[str], reading: Reading) -> Source:
     split = paths.array_of(["train"] * len(files))
     columns = {"path": array, "name": array, "label": none, "split": split}
     listing = Listing(place, table(columns), {})
-
-    def no_other(name: str, split: str) -> Source:
-        raise NotImplementedError
-
-    access = Access(None, every, no_other)
-    return open_listing("images", "train", access, listing)
+    return open_listing("images", "train", every, listing)

@@ -151,13 +151,7 @@ def _row(path: str) -> tuple[int, ...]:
 
 
 def look(paths: Sequence[str], place: str) -> np.ndarray:
-    """Looks at image files: a `ROW` of each.
-
-    Args:
-      paths: of the files.
-      place: the folder, or the list, that they are from.
-    """
-
+    """Looks at image files of a folder or a list: a `ROW` of each."""
     # As many local files as Python's lock lets decode.
     threads = min(max(4, os.cpu_count() or 1), 16)
     with warnings.catch_warnings():

@@ -17,7 +17,6 @@ _READING = Reading()
 # The operation that passes errors of readers and decoders on.
 _INPUT = "IteratorGetNext"
 
-
 # What this process has opened, for `name_unreadable`: (name, split, data_dir,
 # reading) -> its unreadable images.
 _opened: dict[tuple[str, str, str | None, Reading], tuple[str, ...]] = {}
@@ -89,13 +88,9 @@ def _open(
 def name_unreadable(error: BaseException) -> errors.UserError | None:
     """Returns the error that names an image which can no longer be read.
 
-    An error of TensorFlow's decoders names no file. For one that ended the
-    reading of a dataset, all that this process has opened are opened again, and
-    every image is looked at: what rots on a disk keeps its size and time. The
-    next start counts what cannot be read toward `max_bad_images`.
-
-    Returns:
-      None, if the error has another reason.
+    Or None, if an error has another reason. TensorFlow's decoders name no file:
+    all that this process has opened is opened again, and every image is looked
+    at, since what rots on a disk keeps its size and time.
     """
     # TensorFlow's message may quote a record, which is no text.
     quotes_record = isinstance(error, UnicodeDecodeError)

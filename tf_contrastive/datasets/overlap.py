@@ -51,9 +51,7 @@ def check_disjoint(
 ) -> errors.UserError | None:
     """Checks that what is scored on has no image that is learnt from.
 
-    Args:
-      train, test: splits of a dataset.
-      learn, score: the arguments that name them.
+    `learn` and `score` are the arguments that name the two.
 
     Returns:
       The error, not raised, if a few images are copies: a warning. Or None.

@@ -41,8 +41,7 @@ def from_dataset(
 ) -> Source:
     """Makes a source of a dataset, which is read once to count it.
 
-    Its order should be the same whenever it is read: this package shuffles. One
-    that is not is warned of, since a resumed run does not repeat its order.
+    Its order should be the same whenever it is read: this package shuffles.
 
     Args:
       dataset: of (image, label), of images, or of {"image", "label"}; not
@@ -79,10 +78,8 @@ def from_dataset(
         raise errors.UserError(
             f"{name} {split} has no elements, or images without pixels"
         )
-    again = [
-        _digest(record["image"])
-        for record in records.take(_AGAIN).as_numpy_iterator()
-    ]
+    second = records.take(_AGAIN).as_numpy_iterator()
+    again = [_digest(record["image"]) for record in second]
     if len(again) < len(digests[:_AGAIN]):
         raise errors.UserError(
             f"{name} {split} has {len(digests):,} elements, and fewer when it"

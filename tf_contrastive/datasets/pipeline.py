@@ -31,9 +31,9 @@ _DRAWN_TOGETHER = 32
 def in_memory(source: Source, cache: str = Data.cache) -> Source:
     """Returns the source with its examples in memory, as `cache` says.
 
-    Call it once, and first, so that several pipelines share the data. "auto"
-    decodes images of one shape, up to `CACHE_BYTES`; "memory" any number, and
-    keeps images of several shapes encoded; "none" nothing.
+    Call it once, so that several pipelines share the data. "auto" decodes
+    images of one shape, up to `CACHE_BYTES`; "memory" any number, and keeps
+    images of several shapes encoded; "none" nothing.
     """
     info = source.info
     if cache == "none" or (cache == "auto" and info.image_shape is None):
@@ -83,12 +83,6 @@ def training_batches(
     Batch k has the same (example, seed) rows for any number of pipelines,
     unless these share files: each makes its part, the rows of one replica at a
     time. A stream that starts at step k equals the rest of one from step 0.
-
-    Args:
-      source: training examples.
-      views: how they become the input of a step.
-      order: which of them come when.
-      context: pipelines (hosts) and replicas that share the global batch.
 
     Returns:
       Infinite `tf.data.Dataset` of (input of a step, such as views float32
@@ -184,10 +178,10 @@ def _evaluated(
     extra_channels: int | None,
     whole: bool,
 ) -> tf.data.Dataset:
-    """Makes batches of (position, record): images, and (label, position).
+    """Makes batches of (position, record), as of `evaluation_part`.
 
-    They are float32 [b, S, S, K], int32 [b, 2]; a label is -1 where there is
-    not one of each image; `whole` drops a last, smaller batch.
+    A label is -1 where there is not one of each image; `whole` drops a last,
+    smaller batch.
     """
 
     def prepare(
@@ -221,9 +215,8 @@ def view_batches(
       [b]); labels are -1 unless images have one label each.
     """
     key = tf.constant(seed % 2**31, tf.int32)
-    draws = source.records.enumerate().map(
-        lambda index, record: (index, key, record)
-    )
+    numbered = source.records.enumerate()
+    draws = numbered.map(lambda index, record: (index, key, record))
     batches = _batches(source, draws, views, batch_size, whole=False)
     if not source.info.has_labels:
         batches = batches.map(
@@ -309,18 +302,11 @@ def _with_numbers(
     shapes = [s.shape for s in tf.nest.flatten(draws.element_spec)]
     # Others might differ in shape, and have no batches.
     together = all(shape.is_fully_defined() for shape in shapes)
-    return (
-        draws.batch(_DRAWN_TOGETHER if together else 1)
-        .map(
-            lambda index, key, record: (
-                index,
-                key,
-                record,
-                numbers(_seeds(index, key)),
-            )
-        )
-        .unbatch()
-    )
+
+    def drawn(index: tf.Tensor, key: tf.Tensor, record: Record) -> tuple:
+        return index, key, record, numbers(_seeds(index, key))
+
+    return draws.batch(_DRAWN_TOGETHER if together else 1).map(drawn).unbatch()
 
 
 def _with_extra(

@@ -58,7 +58,7 @@ def find(
         since the disk may have been at fault.
       what: the files are, for a log.
       threads: local files that are read at a time.
-      options: of which the rows depend, too.
+      options: on which the rows depend, too.
       time_of: the local file's time that must not have changed.
     """
     # Few bytes of each file, since there are millions: the digest of its path;

@@ -39,26 +39,18 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Which examples come when; with the source, it determines the stream.
+    """Which examples come when; with the source, it determines the stream."""
 
-    Attributes:
-      batch_size: images of the global batch.
-      seed: seed of the order and of the views.
-      start_step: first step.
-      sampler: "shuffle" or "class_balanced".
-      shuffle_buffer: encoded examples to shuffle among; examples that are in
-        memory or listed by path, and files, are shuffled as a whole.
-      cache: see `pipeline.in_memory`.
-      shares_files: whether pipelines may read their own files of records, if
-        there are enough: the stream then depends on the number of pipelines.
-    """
-
-    batch_size: int
-    seed: int = 0
+    batch_size: int  # Images of the global batch.
+    seed: int = 0  # Of the order and of the views.
     start_step: int = 0
     sampler: str = Data.sampler
+    # Encoded examples to shuffle among; examples that are in memory or listed
+    # by path, and files, are shuffled as a whole.
     shuffle_buffer: int = Data.shuffle_buffer
-    cache: str = Data.cache
+    cache: str = Data.cache  # See `pipeline.in_memory`.
+    # Whether pipelines may read their own files of records, if there are
+    # enough: the stream then depends on the number of pipelines.
     shares_files: bool = True
 
 
@@ -124,13 +116,10 @@ class Stream:
         batch_size, local = self.order.batch_size, self.local
         if local == batch_size:
             return draws
-        return (
-            draws.enumerate()
-            .filter(
-                lambda place, _: place % batch_size // local == self.pipeline
-            )
-            .map(lambda _, draw: draw)
+        own = draws.enumerate().filter(
+            lambda place, _: place % batch_size // local == self.pipeline
         )
+        return own.map(lambda _, draw: draw)
 
     def seeds(
         self, number: tf.Tensor, label: tf.Tensor | None = None

@@ -25,34 +25,26 @@ FILES_AT_A_TIME = 16
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """Metadata of a split, known before its first image is decoded.
-
-    Attributes:
-      name, split: as passed.
-      num_classes: labels are in [0, num_classes); None without labels.
-      image_shape: (height, width, 3), or None if it varies.
-      label_names: a name per class, or ().
-      bad_images: names of the images that cannot be read and are left out.
-      extra_channels: channels of feature `extra`, besides the image's three.
-      multi_label: whether a label is a row of 0 and 1, [num_classes]: whether
-        the image has each class.
-      unlabelled: whether the label of some examples is -1, which is none.
-      by_pillow: whether this process, by Pillow, must decode some images.
-      found: how the split was understood, in rows of (what, value): its files
-        by format, those left out and why, where its labels come from.
-    """
+    """Metadata of a split, known before its first image is decoded."""
 
     name: str
     split: str
     num_examples: int
+    # Labels are below it; None without labels.
     num_classes: int | None = None
+    # (height, width, 3), or None if it varies.
     image_shape: tuple[int, int, int] | None = None
-    label_names: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()  # One per class, or none.
+    # Names of the images that cannot be read and are left out.
     bad_images: tuple[str, ...] = ()
-    extra_channels: int = 0
+    extra_channels: int = 0  # Of feature `extra`, besides the image's three.
+    # Whether a label is a row of 0 and 1, [num_classes].
     multi_label: bool = False
+    # Whether the label of some examples is -1, which is none.
     unlabelled: bool = False
+    # Whether this process, by Pillow, must decode some images.
     by_pillow: bool = False
+    # How the split was understood, in rows of (what, value).
     found: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -95,10 +87,9 @@ class Files:
     def numbered(
         self, order: tf.Tensor | None = None, at_a_time: int = 1
     ) -> tf.data.Dataset:
-        """Returns (index, record) of all records that belong.
+        """Returns (index, record); `order`, int [F], is that of the files.
 
-        The index does not depend on `order`, int [F], the files' order;
-        `at_a_time` files are read in turn.
+        The index does not depend on it; `at_a_time` files are read in turn.
         """
         firsts = np.cumsum([0, *self.counts[:-1]])
         values = (list(self.names), self.skips, self.counts, firsts)
@@ -379,9 +370,8 @@ class Source:
         train = self.select(np.flatnonzero(~chosen))
         validation = self.select(np.flatnonzero(chosen))
         name = f"{self.info.split} (validation)"
-        return train, dataclasses.replace(
-            validation, info=dataclasses.replace(validation.info, split=name)
-        )
+        info = dataclasses.replace(validation.info, split=name)
+        return train, dataclasses.replace(validation, info=info)
 
     def cached(self) -> "Source":
         """Returns the same source, of one shape, with its pixels in memory."""
@@ -408,16 +398,11 @@ class Source:
 
 
 class Access(NamedTuple):
-    """How a dataset is opened.
+    """How a dataset is opened."""
 
-    Attributes:
-      data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
-      reading: options of the files' images.
-      open: (name, split) -> the source of another dataset, opened alike.
-    """
-
-    data_dir: str | None
+    data_dir: str | None  # Of TensorFlow Datasets; None: TFDS's default.
     reading: Reading
+    # (name, split) -> the source of another dataset, opened alike.
     open: Callable[[str, str], Source]
 
 

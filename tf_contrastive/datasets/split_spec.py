@@ -45,13 +45,9 @@ def meaning(name: str) -> str | None:
 def find(
     name: str, pattern: str, split: str, look: Callable[[str], list[str]]
 ) -> tuple[str, list[str]]:
-    """Returns a split's path, and the files there.
+    """Returns a split's path, and the files there, of `look(path)`.
 
-    Args:
-      name: of the dataset.
-      pattern: a path, in which `{split}` is any word for the split.
-      split: any word for it.
-      look: path -> the files there.
+    `{split}` in `pattern` is any word for the split.
 
     Raises:
       UserError: if there are files of several words.
@@ -158,15 +154,9 @@ def numbered(place: str, rows: np.ndarray) -> np.ndarray:
 def held_out(
     order: np.ndarray, labels: np.ndarray | None, fraction: float
 ) -> np.ndarray:
-    """Chooses a fraction of the examples of each class, at least one of two.
+    """Chooses a fraction of each class, at least one of two: bool [n].
 
-    Args:
-      order: in which they are chosen, int [n].
-      labels: int [n], -1 of those without one, which are not chosen; or None.
-      fraction: of each class.
-
-    Returns:
-      bool [n].
+    They are the first in `order`, int [n]; labels of -1, none, are left out.
     """
     chosen = np.zeros([len(order)], bool)
     classes = np.zeros_like(order) if labels is None else labels[order]

@@ -123,9 +123,8 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
     """
     lines = _read(file, reading)
     wanted = reading.csv_label_column
-    path = _column(
-        file, lines, _PATHS, "csv_path_column", reading.csv_path_column
-    )
+    own = reading.csv_path_column
+    path = _column(file, lines, _PATHS, "csv_path_column", own)
     assert path is not None
     label = None
     if wanted != NO_FEATURE:
@@ -171,14 +170,10 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
     labels = none if label is None else lines[label].combine_chunks()
     splits = none if of_split is None else lines[of_split].combine_chunks()
     is_bare = pc.is_in(pc.utf8_lower(labels), paths.array_of(_MISSING))
-    return table(
-        {
-            "path": paths.mapped(located, names),
-            "name": names,
-            "label": pc.if_else(is_bare, "", labels),
-            "split": paths.mapped(split_of, splits),
-        }
-    )
+    columns = {"path": paths.mapped(located, names), "name": names}
+    columns["label"] = pc.if_else(is_bare, "", labels)
+    columns["split"] = paths.mapped(split_of, splits)
+    return table(columns)
 
 
 # ---- Labels ------------------------------------------------------------------
@@ -273,4 +268,4 @@ def open_table(name: str, options: CSV, split: str, access: Access) -> Source:
     their own, whose name or folder is `{split}` in PATH, or in a column.
     """
     listing = _list(name, os.path.expanduser(options.path), access.reading)
-    return image_files.open_listing(name, split, access, listing)
+    return image_files.open_listing(name, split, access.reading, listing)

@@ -231,11 +231,11 @@ def open_tfds(
     )
     decode = decoding.decode_record
     files.use_first(name, lambda x: decode(read_record(x)))
-    read = files.read
-    files = dataclasses.replace(
-        files, read=lambda file: read(file).map(read_record)
-    )
-    return in_files(files, decode, info)
+
+    def read(file: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.TFRecordDataset(file).map(read_record)
+
+    return in_files(dataclasses.replace(files, read=read), decode, info)
 
 
 def _checked(parse: Callable[[tf.Tensor], Record]) -> Callable:

@@ -80,9 +80,7 @@ def _find(
 
 
 def _count_all(paths: list[str], place: str) -> np.ndarray:
-    """Counts the records of files, int64 [n].
-
-    Call it before TensorFlow reads the files. `place` is what they are of.
+    """Counts the records of files, int64 [n], before TensorFlow reads them.
 
     Raises:
       UserError: if a length does not fit a file, or it is no regular file.
@@ -169,8 +167,7 @@ def _list(
     """Returns a split's path or pattern, its files, and their record counts.
 
     Raises:
-      UserError: if there are none, or others that should be; or if they are of
-        several splits.
+      UserError: if there are none, or they are of several splits.
     """
     base = split_spec.parse(split)[0]
     if _SPLIT in pattern:
@@ -232,11 +229,7 @@ def choose_features(
 ) -> tuple[str, str | None]:
     """Returns the names of the features of the image and of the label.
 
-    Args:
-      name: of the dataset.
-      types: feature -> its type, in words.
-      image, label: what they must be.
-      reading: may name other features.
+    Of `types`, feature -> its type, in words; `reading` may name others.
 
     Raises:
       UserError: if there is no image, or another feature may be the label.
@@ -314,10 +307,8 @@ def parser(
 ) -> Callable[[tf.Tensor], Record]:
     """Returns serialized, string [] -> record, for records without faults.
 
-    Args:
-      image: feature of the encoded image.
-      label: feature of the label; None without labels.
-      may_lack: whether records may have no label, or -1, and then have -1.
+    Of the features of the encoded image and of the label, if any; with
+    `may_lack`, records may have no label, or -1, and then have -1.
     """
     spec = {image: tf.io.FixedLenFeature([], tf.string)}
     if label is not None:
@@ -338,14 +329,7 @@ def _labels(
     parse: Callable[[tf.Tensor], Record],
     options: tuple[object, ...],
 ) -> np.ndarray:
-    """Reads all labels of files: a `_ROW` of each.
-
-    Args:
-      paths: of the files.
-      place: what they are of.
-      parse: reads a record of them.
-      options: those of `parse`.
-    """
+    """Reads all labels of files: a `_ROW` of each; `options` are `parse`'s."""
 
     def one(path: str) -> tuple[int, int, int, int]:
         records = tf.data.TFRecordDataset(path).map(parse)

@@ -49,11 +49,7 @@ def run(
 ) -> None:
     """Embeds shards on a runner of Beam, and waits for them.
 
-    Args:
-      pipeline: result of `pipeline`.
-      job: the job; its paths must be valid on the workers.
-      saved_model: export of the encoder that workers can read.
-      shards: result of `job.begin`.
+    Paths in `job` and `saved_model` must be valid on the workers.
 
     Raises:
       UserError: if a worker lacks something, or cannot read or write a file.

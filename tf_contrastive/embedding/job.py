@@ -77,11 +77,6 @@ class Job:
         ]
 
     @property
-    def images_at_a_time(self) -> int:
-        """Images of a batch: no more than the first shard has."""
-        return min(self.batch_size, self.shards()[0].stop)
-
-    @property
     def name(self) -> str:
         """The output without the ending of its format."""
         return self.output.removesuffix(EMBEDDING_FORMATS[self.format])
@@ -250,18 +245,13 @@ def embed_shard(
 ) -> None:
     """Embeds a shard, and writes the list of its missing images and its file.
 
-    Args:
-      job: the job.
-      embedder: of its encoder.
-      shard: one of `job.shards`.
-      part: its examples.
-
     Raises:
-      UserError: if there are too many of them, a file changed or cannot be
-        written.
+      UserError: for too many missing images of its examples `part`, or a file
+        that changed or cannot be written.
     """
     try:
-        batches = list(embedder(job.batches(part), job.images_at_a_time))
+        size = min(job.batch_size, job.shards()[0].stop)
+        batches = list(embedder(job.batches(part), size))
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
         reason = datasets.name_unreadable(error) or errors.first_line(error)
         raise errors.UserError(

@@ -86,24 +86,21 @@ def _tfrecord(path: str, columns: Columns, label_names: list[str]) -> None:
     names = [COLUMNS[name] for name in columns]
     with tf.io.TFRecordWriter(path) as writer:
         for row in zip(*columns.values(), strict=True):
-            values = dict(zip(names, row, strict=True))
-            writer.write(_example(values))
+            features = dict(zip(names, map(_feature, row), strict=True))
+            example = tf.train.Example(features={"feature": features})
+            writer.write(example.SerializeToString())
 
 
-def _example(columns: Mapping[str, Any]) -> bytes:
-    """Serializes a `tf.train.Example` of bytes, texts, integers and floats."""
-    features = {}
+def _feature(value: Any) -> tf.train.Feature:
+    """Returns a feature of a text, of integers or of floats."""
     values: dict[str, Any]
-    for name, value in columns.items():
-        if isinstance(value, str | bytes):
-            values = {"bytes_list": {"value": [tf.compat.as_bytes(value)]}}
-        elif np.asarray(value).dtype.kind == "f":
-            values = {"float_list": {"value": np.ravel(value)}}
-        else:
-            values = {"int64_list": {"value": np.ravel(value)}}
-        features[name] = tf.train.Feature(**values)
-    whole = tf.train.Example(features={"feature": features})
-    return whole.SerializeToString()
+    if isinstance(value, str):
+        values = {"bytes_list": {"value": [tf.compat.as_bytes(value)]}}
+    elif np.asarray(value).dtype.kind == "f":
+        values = {"float_list": {"value": np.ravel(value)}}
+    else:
+        values = {"int64_list": {"value": np.ravel(value)}}
+    return tf.train.Feature(**values)
 
 
 def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:

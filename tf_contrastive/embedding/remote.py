@@ -28,23 +28,15 @@ _PATHS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A shard, and what a worker needs to embed it.
+    """A shard, and what a worker needs to embed it."""
 
-    Attributes:
-      job: without the examples of its source.
-      shard: one of its shards.
-      arrays, files: the shard's part of the source; both None: a worker opens
-        the source by `job.opener`.
-      saved_model: export that workers can read.
-      versions: of the process that started the job.
-    """
-
-    job: jobs.Job
+    job: jobs.Job  # Without the examples of its source.
     shard: jobs.Shard
+    # The shard's part of the source; None: a worker opens it by `job.opener`.
     arrays: dict[str, np.ndarray] | None
     files: Files | None
-    saved_model: str
-    versions: dict[str, str]
+    saved_model: str  # An export that workers can read.
+    versions: dict[str, str]  # Of the process that started the job.
 
     def embed(self) -> None:
         """Writes the shard's file, unless another attempt has done so.

@@ -60,13 +60,7 @@ def run(
     saved_model: str,
     shards: Sequence[jobs.Shard],
 ) -> None:
-    """Embeds shards on a Spark cluster, and waits for them.
-
-    Args:
-      conf: result of `configuration`.
-      job: the job; its paths must be valid on the workers.
-      saved_model: export of the encoder that workers can read.
-      shards: result of `job.begin`.
+    """Embeds shards on a Spark cluster, and waits for them; see `beam.run`.
 
     Raises:
       UserError: if a worker lacks something, or cannot read or write a file,

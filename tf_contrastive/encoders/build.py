@@ -1,4 +1,4 @@
-"""Builds an encoder by its name."""
+"""Builds an encoder by its name, or of a part of your own."""
 
 import re
 from collections.abc import Sequence
@@ -11,10 +11,35 @@ from tf_contrastive.config import components, own
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS
-from tf_contrastive.encoders.own import OwnEncoder
+from tf_contrastive.distribution import own_network
 
+_SHAPE = DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE, 3
 # Of colours in [0, 1]; dividing by less makes bytes of them.
 _LEAST_DEVIATION = 0.02
+
+
+class OwnEncoder(declared.OwnEncoder):
+    """A Keras model of your own, or a function of options that returns one."""
+
+    def __init__(self, part: Any, options: dict[str, Any]) -> None:
+        own.options_of(part, declared.OWN_INPUTS, options, "encoder")
+        self._part, self._options = part, options
+        super().__init__(network=own.name_of(part))
+
+    def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
+        """Maps standardised [N, H, W, K] to features [N, D], or 4-D maps."""
+        options = dict(self._options)
+        if own.takes(self._part, "image_shape"):
+            options["image_shape"] = tuple(images.shape[1:])
+        _, x = own_network.apply(
+            f"encoder {self.network}", self._part, options, images, synchronized
+        )
+        if x.shape.rank not in (2, 4):
+            raise errors.UserError(
+                f"encoder {self.network} returns features of shape {x.shape}:"
+                " must be [N, D], or [N, h, w, D], which are averaged"
+            )
+        return x
 
 
 def _standardize(
@@ -22,28 +47,21 @@ def _standardize(
 ) -> tf.Tensor:
     """Computes (x - mean) / std of the colours, if there are, in float32."""
     # Other channels are left to the first BatchNorm.
-    factors, offsets = [1.0] * x.shape[-1], [0.0] * x.shape[-1]
+    factors, offsets = [scale] * x.shape[-1], [0.0] * x.shape[-1]
     if x.shape[-1] >= 3:
         pairs = list(zip(mean, std, strict=True))
-        factors[:3] = [1 / s for _, s in pairs]
-        offsets[:3] = [-m / s for m, s in pairs]
+        factors[:3] = [1 / s * scale for _, s in pairs]
+        offsets[:3] = [-m / s * scale for m, s in pairs]
     # Half precision would round the pixels before they are centred.
     return tf.keras.layers.Rescaling(
-        [f * scale for f in factors],
-        [o * scale for o in offsets],
-        dtype="float32",
-        name="standardize",
+        factors, offsets, dtype="float32", name="standardize"
     )(x)
 
 
 def build(
     name: Any = "resnet50",
     *,
-    image_shape: tuple[int, int, int] = (
-        DEFAULT_IMAGE_SIZE,
-        DEFAULT_IMAGE_SIZE,
-        3,
-    ),
+    image_shape: tuple[int, int, int] = _SHAPE,
     mean: Sequence[float] = IMAGENET_STATISTICS.mean,
     std: Sequence[float] = IMAGENET_STATISTICS.std,
     synchronized: bool = True,
@@ -55,16 +73,13 @@ def build(
     but a dense layer of `convnet`, and the class token of a vision transformer.
 
     Args:
-      name: a key of `config.encoder.ENCODERS`, such as "resnet50", "convnet"
-        or "keras:MobileNetV2"; or a Keras model of your own, a function that
-        returns one, or its `module:name`. Keras' BatchNormalization in it
-        becomes synchronized.
+      name: a key of `config.encoder.ENCODERS`, such as "resnet50" or
+        "keras:MobileNetV2"; or a Keras model of your own, a function that
+        returns one, or its `module:name`.
       image_shape: (height, width, channels), in pixels.
-      mean, std: of each of the three colours, to standardise them; images of
-        fewer channels are not standardised.
+      mean, std: of each of the three colours, to standardise them.
       synchronized: whether BatchNorm spans all replicas.
-      **options: arguments of the encoder, such as `width`, `stem` and
-        `zero_init_residual` of `resnet.ResNet`.
+      **options: of the encoder, such as `width` and `stem` of a ResNet.
 
     Raises:
       UserError: for an unknown name, option or value, or images too small for
@@ -72,10 +87,8 @@ def build(
     """
     if tf.keras.backend.image_data_format() != "channels_last":
         raise errors.UserError(
-            "Keras' image_data_format is channels_first, and images here are"
-            " [N, H, W, K]: call"
-            " tf.keras.backend.set_image_data_format('channels_last'), or"
-            " change keras.json"
+            "Keras' image_data_format is channels_first: change keras.json, or"
+            " call tf.keras.backend.set_image_data_format('channels_last')"
         )
     network = _network(name, options)
     if len(image_shape) != 3 or not all(image_shape):
@@ -86,44 +99,33 @@ def build(
     images = tf.keras.Input(image_shape, name="images")
     x = _standardize(images, mean, std, network.input_scale)
     x = network(x, synchronized)
-    last = (
-        tf.keras.layers.GlobalAveragePooling2D(dtype="float32", name="features")
-        if x.shape.rank == 4
-        else tf.keras.layers.Activation(
-            "linear", dtype="float32", name="features"
+    features = {"dtype": "float32", "name": "features"}
+    last = tf.keras.layers.Activation("linear", **features)
+    if x.shape.rank == 4:
+        last = tf.keras.layers.GlobalAveragePooling2D(**features)
+    label = name if isinstance(name, str) else own.name_of(name)
+    label = re.sub(r"\W", "_", label).strip("_") or "encoder"
+    model = tf.keras.Model(images, last(x), name=label)
+    kind = tf.keras.layers.Rescaling
+    scaling = [x.name for x in model.submodules if isinstance(x, kind)]
+    takes_bytes = isinstance(network, OwnEncoder) and len(scaling) > 1
+    if takes_bytes and min(std) > _LEAST_DEVIATION:
+        terminal.warning(
+            f"encoder {model.name} has a layer Rescaling, but gets standardised"
+            " colours: leave it out, such as by include_preprocessing=False, or"
+            " pass mean=(0, 0, 0) and std=(1 / 255,) * 3, by which it gets"
+            " 0..255"
         )
-    )
-    model = tf.keras.Model(images, last(x), name=_model_name(name))
-    if isinstance(network, OwnEncoder) and min(std) > _LEAST_DEVIATION:
-        _warn_of_rescaling(model)
     return model
 
 
-def _warn_of_rescaling(model: tf.keras.Model) -> None:
-    """Warns of a network that takes bytes, and gets standardised colours."""
-    for layer in model.submodules:
-        is_other = isinstance(layer, tf.keras.layers.Rescaling)
-        if is_other and layer.name != "standardize":
-            terminal.warning(
-                f"encoder {model.name} has a layer Rescaling, but gets"
-                " standardised colours: leave it out, such as by"
-                " include_preprocessing=False, or pass mean=(0, 0, 0) and"
-                " std=(1 / 255,) * 3, by which it gets 0..255"
-            )
-
-
 def _network(name: Any, options: dict[str, Any]) -> Any:
+    if isinstance(name, str) and declared.is_own(name):
+        name = own.load("encoder", name, declared.PREFIXES)
     if not isinstance(name, str):
         return OwnEncoder(name, options)
-    if declared.is_own(name):
-        return OwnEncoder(own.load("encoder", name, declared.PREFIXES), options)
     if name not in declared.ENCODERS:
         raise errors.unknown("encoder", name, declared.near(name))
     family = components.pick("encoder", name, declared.ENCODERS, options)
     kind = components.implementation(family)
     return kind(network=declared.split_name(name), **options)
-
-
-def _model_name(name: Any) -> str:
-    text = name if isinstance(name, str) else own.name_of(name)
-    return re.sub(r"\W", "_", text).strip("_") or "encoder"

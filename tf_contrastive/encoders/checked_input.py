@@ -14,13 +14,7 @@ class Encoder(tf.keras.Model):
     """An encoder that refuses what are not its images."""
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Encodes images [N, H, W, K], uint8 or float in [0, 1].
-
-        Raises:
-          TypeError: for another type.
-          ValueError: for another shape, or no image.
-          InvalidArgumentError: for colours outside of [0, 1].
-        """
+        """Encodes images; see `checked`, and none is a ValueError."""
         # Not where it becomes a part of another Keras model.
         if isinstance(inputs, tf.Tensor | np.ndarray):
             inputs = checked(inputs, self.input_shape)
@@ -30,11 +24,7 @@ class Encoder(tf.keras.Model):
 
 
 def checked(images: Any, shape: Any) -> tf.Tensor:
-    """Returns images of a shape [N, H, W, K]; see `pixels`.
-
-    Raises:
-      ValueError: for another shape.
-    """
+    """Returns `pixels` of images of a shape [N, H, W, K], or ValueError."""
     images = tf.convert_to_tensor(images)
     if not images.shape.is_compatible_with(shape):
         raise ValueError(
@@ -58,8 +48,7 @@ def pixels(images: tf.Tensor) -> tf.Tensor:
             " [0, 1]"
         )
     images = tf.cast(images, tf.float32)
-    colors = check_range(images[..., :3])
-    return tf.concat([colors, images[..., 3:]], -1)
+    return tf.concat([check_range(images[..., :3]), images[..., 3:]], -1)
 
 
 def check_range(images: tf.Tensor) -> tf.Tensor:

@@ -28,10 +28,8 @@ class ConvNet(declared.ConvNet):
         *channels, features = self.networks[self.network]
         for number, filters in enumerate(channels, 1):
             name = f"conv{number}"
-            x = layer(filters, 3, 2, padding="same", use_bias=False, name=name)(
-                x
-            )
-            x = normalized(x, name)
+            options = {"padding": "same", "use_bias": False, "name": name}
+            x = normalized(layer(filters, 3, 2, **options)(x), name)
         x = tf.keras.layers.Flatten(name="flatten")(x)
         x = tf.keras.layers.Dense(features, use_bias=False, name="dense")(x)
         return normalized(x, "dense")

@@ -26,19 +26,13 @@ class Conv2D(tf.keras.layers.Conv2D):
     Without oneDNN, TensorFlow's CPU kernel of a convolution's gradient by its
     input is up to 20 times slower than the convolution itself (3x3, 256
     channels at 2x2 pixels: 372 against 14 ms). With stride 1 it equals a
-    convolution by the rotated kernel. The gradient by the kernel is made of
-    matrix products where these are faster. All other cases are Keras' own, and
-    so is what XLA compiles: it may do so for a TPU that is not here.
+    convolution by the rotated kernel. All other cases are Keras' own, and so is
+    what XLA compiles, which may be for a TPU that is not here.
     """
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Convolves [N, H, W, K] by a kernel [h, w, K, C]."""
-        if self._gradient_is_convolution():
-            return _convolve(inputs, tf.convert_to_tensor(kernel))
-        return super().convolution_op(inputs, kernel)
-
-    def _gradient_is_convolution(self) -> bool:
-        has_form = (
+        gradient_is_convolution = (
             self.strides == (1, 1)
             and self.dilation_rate == (1, 1)
             and self.groups == 1
@@ -47,7 +41,9 @@ class Conv2D(tf.keras.layers.Conv2D):
             and self.data_format == "channels_last"
         )
         others = map(tf.config.list_logical_devices, ("GPU", "TPU"))
-        return has_form and not (is_compiled() or any(others))
+        if gradient_is_convolution and not (is_compiled() or any(others)):
+            return _convolve(inputs, tf.convert_to_tensor(kernel))
+        return super().convolution_op(inputs, kernel)
 
 
 @tf.custom_gradient
@@ -75,9 +71,9 @@ def _by_kernel(
 ) -> tf.Tensor:
     """The gradient by the kernel [h, w, K, C] of a convolution of stride 1.
 
-    oneDNN's matrix products are faster than its own gradient where they are
-    large: in bfloat16 (3x3, 512 channels at 4x4 pixels: 21 against 43 ms), and
-    of 1x1 kernels (64 to 256 channels at 56x56 pixels: 15 against 30 ms).
+    oneDNN's matrix products are faster than its own gradient in bfloat16 (3x3,
+    512 channels at 4x4 pixels: 21 against 43 ms), and of 1x1 kernels (64 to 256
+    channels at 56x56 pixels: 15 against 30 ms).
     """
     height, width, *channels = kernel.shape
     if height == width == 1:
@@ -153,9 +149,8 @@ class _Layers(NamedTuple):
         """Computes relu(shortcut + branch).
 
         The branch is convolutions of (channels, side, stride). x is projected
-        if its shape changes, or with `project`. With `zero_init_residual`, the
-        branch's last gamma starts at zero, so that a block starts as the
-        identity (Goyal et al. 2017).
+        if its shape changes, or with `project`. If the branch's last gamma is
+        0, a block starts as the identity (Goyal et al. 2017).
         """
         y, last = x, len(convolutions)
         for i, (channels, side, stride) in enumerate(convolutions, 1):
@@ -179,14 +174,10 @@ class ResNet(declared.ResNet):
     """
 
     def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
-        """Maps standardised [N, H, W, K] of a functional model to 4-D maps.
-
-        [N, H', W', D], with the stem by the shorter side of the images.
-        """
+        """Maps standardised [N, H, W, K] of a functional model to 4-D maps."""
         stem = self.resolved(min(images.shape[1:3]))["stem"]
-        layers = _Layers(
-            synchronized, "zeros" if self.zero_init_residual else "ones"
-        )
+        gamma = "zeros" if self.zero_init_residual else "ones"
+        layers = _Layers(synchronized, gamma)
         side, stride = (3, 1) if stem == "cifar" else (7, 2)
         x = layers.convolution(images, self.channels, side, stride, "stem_conv")
         x = layers.normalization(x, "stem_norm")
@@ -196,9 +187,8 @@ class ResNet(declared.ResNet):
                 # After a ReLU, a maximum with zeros is that with -infinity.
                 x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
                 padding = "valid"
-            x = tf.keras.layers.MaxPooling2D(
-                3, 2, padding=padding, name="stem_pool"
-            )(x)
+            pool = tf.keras.layers.MaxPooling2D
+            x = pool(3, 2, padding=padding, name="stem_pool")(x)
         for stage, count in enumerate(self.blocks.repeats):
             for i in range(count):
                 stride = 2 if stage and not i else 1
@@ -206,11 +196,9 @@ class ResNet(declared.ResNet):
                 channels = self.channels << stage
                 convolutions = [(channels, 3, stride), (channels, 3, 1)]
                 if self.blocks.bottleneck:
-                    convolutions = [
-                        (channels, 1, 1),
-                        (channels, 3, stride),
-                        (4 * channels, 1, 1),
-                    ]
+                    middle = channels, 3, stride
+                    convolutions = [(channels, 1, 1), middle]
+                    convolutions.append((4 * channels, 1, 1))
                 project = self.project_first and not stage and not i
                 x = layers.block(x, convolutions, name, project)
         return x

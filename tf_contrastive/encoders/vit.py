@@ -28,8 +28,8 @@ _RNG = "philox"
 def positions(rows: int, columns: int, features: int) -> np.ndarray:
     """Returns fixed positions of patches, float32 [rows * columns, features].
 
-    Sine and cosine of the row, then of the column, each at features / 4
-    frequencies from 1 to nearly 1 / 10,000, as in MoCo v3's code.
+    Sine and cosine of the row, then of the column, at frequencies from 1 to
+    nearly 1 / 10,000, as in MoCo v3's code.
     """
     count = features // 4
     frequencies = _TEMPERATURE ** -(np.arange(count) / count)
@@ -112,10 +112,10 @@ class StochasticDepth(tf.keras.layers.Layer):
     Others are scaled by 1 / (1 - rate). Huang et al. 2016 (arXiv 1603.09382).
 
     Attributes:
-      step: -> the number of the step, int []. It determines what is left out,
-        so that a resumed run equals the uninterrupted one, and both passes of
-        the gradient cache leave out the same. None, as Keras draws: set it
-        before an encoder alone is saved in the format SavedModel.
+      step: -> the number of the step, int [], which determines what is left
+        out, so that a resumed run equals the uninterrupted one, and so do both
+        passes of the gradient cache. None: Keras draws; set it before an
+        encoder alone is saved in the format SavedModel.
     """
 
     def __init__(self, rate: float = 0.0, **kwargs: Any) -> None:
@@ -176,8 +176,7 @@ def rates(drop_path: float, depth: int) -> list[float]:
 class ViT(declared.ViT):
     """A patch projection, blocks of attention and an MLP, and a last norm.
 
-    In the sizes of DeiT (Touvron et al. 2021, table 1). The mean of patches
-    follows the last norm, as in big_vision.
+    In the sizes of DeiT (Touvron et al. 2021, table 1).
     """
 
     def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:

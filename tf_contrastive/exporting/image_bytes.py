@@ -52,10 +52,6 @@ def on_host(function: Callable) -> Callable:
 def decode(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     """Decodes a JPEG's or PNG's bytes, string [], as Pillow does, upright.
 
-    Args:
-      data: the bytes.
-      max_pixels: limit of its pixels.
-
     Returns:
       uint8 [h, w, 3].
 

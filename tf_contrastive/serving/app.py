@@ -23,8 +23,7 @@ from tf_contrastive.base import terminal
 from tf_contrastive.config.serving import MODEL, Serving
 from tf_contrastive.serving import rest
 from tf_contrastive.serving.batching import Batcher
-from tf_contrastive.serving.saved_model import SavedModel
-from tf_contrastive.serving.versions import Versions
+from tf_contrastive.serving.versions import SavedModel, Versions
 
 T = TypeVar("T")
 # For a client to send its headers, or a body; also of an idle connection.
@@ -55,15 +54,7 @@ _VERSION = Gauge(f"{_PREFIX}_model_version", "The version that is served.")
 
 
 class App:
-    """Answers requests, in one event loop.
-
-    Args:
-      serving: the limits.
-      versions: of the model, already loaded.
-
-    Attributes:
-      asgi: the application.
-    """
+    """Answers requests, in one event loop; `asgi` is the application."""
 
     def __init__(self, serving: Serving, versions: Versions) -> None:
         self._serving, self._versions = serving, versions
@@ -79,16 +70,14 @@ class App:
             ],
             middleware=[
                 Middleware(_with_one_length),
-                Middleware(_with_relative_paths),
                 Middleware(GZipMiddleware, minimum_size=1024, compresslevel=1),
             ],
             lifespan=self._follow,
         )
 
     @contextlib.asynccontextmanager
-    async def _follow(self, app: Starlette) -> AsyncIterator[None]:
+    async def _follow(self, _: Starlette) -> AsyncIterator[None]:
         """Replaces versions while the application runs."""
-        del app
         following = asyncio.create_task(self._versions.follow())
         yield
         following.cancel()
@@ -142,10 +131,10 @@ class App:
             status = {"error_code": "OK", "error_message": ""}
             row = {**version, "state": "AVAILABLE", "status": status}
             return _json(model_version_status=[row])
-        name = {"name": MODEL, "signature_name": ""}
+        spec = {"name": MODEL, "signature_name": "", **version}
         # Twice: a map in a message of the same name.
         metadata = {"signature_def": {"signature_def": model.metadata}}
-        return _json(model_spec={**name, **version}, metadata=metadata)
+        return _json(model_spec=spec, metadata=metadata)
 
     async def _predict(self, request: Request, number: int | None) -> bytes:
         """Returns the body of the response to a prediction."""
@@ -200,8 +189,7 @@ def _json(**values: Any) -> bytes:
     return json.dumps(values).encode()
 
 
-def _metrics(request: Request) -> Response:
-    del request
+def _metrics(_: Request) -> Response:
     text = prometheus_client.generate_latest()
     return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
@@ -214,24 +202,11 @@ def _with_one_length(app: ASGIApp) -> ASGIApp:
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         names = {name for name, _ in scope.get("headers", ())}
+        answer = app
         if {b"content-length", b"transfer-encoding"} <= names:
             body = _json(error="Content-Length and Transfer-Encoding: use one")
-            response = Response(body, 400, {"Connection": "close"})
-            await response(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
-    return run
-
-
-def _with_relative_paths(app: ASGIApp) -> ASGIApp:
-    """Accepts absolute URIs, http://HOST/PATH, which some proxies send."""
-
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            path = re.sub("^https?://[^/]*", "", scope["path"], flags=re.I)
-            scope = {**scope, "path": path or "/"}
-        await app(scope, receive, send)
+            answer = Response(body, 400, {"Connection": "close"})
+        await answer(scope, receive, send)
 
     return run
 

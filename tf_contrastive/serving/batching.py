@@ -14,12 +14,9 @@ Call = Callable[[np.ndarray], Arrays]
 
 
 class _Task(NamedTuple):
-    """A request, or some rows of a large one.
+    """A request, or some rows of a large one."""
 
-    Tasks of one key can be computed together.
-    """
-
-    key: Hashable
+    key: Hashable  # Tasks of one can be computed together.
     call: Call
     rows: np.ndarray
     outputs: asyncio.Future
@@ -28,12 +25,8 @@ class _Task(NamedTuple):
 class Batcher:
     """Computes requests in two threads, several of one kind at a time.
 
-    A batch begins as soon as a thread is free: while both compute, requests
-    collect. Its methods are called in the event loop.
-
-    Args:
-      max_rows: rows of a batch; a larger request is divided.
-      threads: batches that are computed at a time.
+    A batch of at most `max_rows` begins as soon as a thread is free: while both
+    compute, requests collect. Its methods are called in the event loop.
     """
 
     def __init__(self, max_rows: int, threads: int = 2) -> None:
@@ -44,14 +37,10 @@ class Batcher:
     async def compute(
         self, kind: Hashable, call: Call, rows: np.ndarray
     ) -> Arrays:
-        """Returns the outputs of a request.
+        """Returns `call(rows)`, which a thread computes or raises.
 
-        If it is cancelled, the parts that have not begun are dropped.
-
-        Args:
-          kind: of its call: requests of other kinds are not joined with it.
-          call: computes rows, in a thread; what it raises is raised.
-          rows: the input.
+        Only requests of one kind are joined. If a request is cancelled, the
+        parts that have not begun are dropped.
         """
         loop, key = asyncio.get_running_loop(), (kind, rows.shape[1:])
         tasks = [

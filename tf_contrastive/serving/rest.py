@@ -7,6 +7,7 @@ uint8, is an error here.
 """
 
 import base64
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,23 +18,17 @@ from starlette.exceptions import HTTPException
 
 # Characters of a value that an error quotes.
 _SHOWN = 60
+_invalid = functools.partial(HTTPException, 400)
 
 
 class Signature(NamedTuple):
-    """A signature of an export.
+    """A signature of an export, of one input."""
 
-    Attributes:
-      key: name of its only input.
-      dtype: of the input: uint8, float32, or object for strings.
-      shape: of the input, -1 for unknown dimensions.
-      outputs: names of the outputs.
-      call: array of the input -> arrays in the order of `outputs`.
-    """
-
-    key: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    outputs: list[str]
+    key: str  # Name of the input.
+    dtype: np.dtype  # uint8, float32, or object for strings.
+    shape: tuple[int, ...]  # -1 for unknown dimensions.
+    outputs: list[str]  # Their names.
+    # The input -> arrays in the order of `outputs`.
     call: Callable[[np.ndarray], list[np.ndarray]] | None = None
 
 
@@ -41,10 +36,6 @@ def read(
     body: bytes, signatures: Mapping[str, Signature]
 ) -> tuple[str, np.ndarray, bool]:
     """Reads the body of a `:predict` request.
-
-    Args:
-      body: JSON.
-      signatures: those of the model, by name.
 
     Returns:
       The signature's name, its input, and whether that was in the row format
@@ -54,11 +45,8 @@ def read(
       HTTPException: status 400 for a body of another form.
     """
     document = _parse(body)
-    name = document.get("signature_name", "")
-    if not isinstance(name, str):
-        raise _invalid(f"signature_name is {_shown(name)}: must be a text")
-    name = name or "serving_default"
-    if name not in signatures:
+    name = document.get("signature_name") or "serving_default"
+    if not isinstance(name, str) or name not in signatures:
         names = ", ".join(signatures)
         raise _invalid(f"there is no signature {_shown(name)}: use {names}")
     signature = signatures[name]
@@ -77,10 +65,6 @@ def read(
     return name, _numbers(values, signature), is_rows
 
 
-def _invalid(message: str) -> HTTPException:
-    return HTTPException(400, message)
-
-
 def _shown(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
@@ -91,12 +75,10 @@ def _parse(body: bytes) -> dict[str, Any]:
         document = json.loads(
             body.decode("utf-8-sig"), object_pairs_hook=_without_repetition
         )
-    except RecursionError as e:
-        raise _invalid("the body is nested too deeply") from e
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise _invalid(f"the body is not JSON: {e}") from e
-    except ValueError as e:  # Python converts at most 4,300 digits.
-        raise _invalid("the body has a number of too many digits") from e
+    except (RecursionError, ValueError) as e:
+        # Of a number of over 4,300 digits, Python's advice follows.
+        reason = str(e).partition(";")[0]
+        raise _invalid(f"the body is not JSON: {reason}") from e
     if not isinstance(document, dict):
         raise _invalid(f"the body is {_shown(document)}: must be an object")
     return document
@@ -165,11 +147,7 @@ def _string(value: Any, key: str) -> bytes:
 
 
 def write(outputs: Mapping[str, np.ndarray], is_rows: bool) -> bytes:
-    """Writes the body of a `:predict` response.
-
-    Args:
-      outputs: arrays by name, of the same number of rows.
-      is_rows: whether the request was in the row format.
+    """Writes the body of a `:predict` response, in the request's format.
 
     Raises:
       HTTPException: status 500 if a number is not finite.

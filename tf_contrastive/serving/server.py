@@ -21,12 +21,7 @@ from tf_contrastive.serving.versions import Versions
 
 
 def serve(serving: Serving) -> None:
-    """Serves an export until a signal ends the process, with status 0.
-
-    Raises:
-      UserError: if there is no export, it cannot be loaded, or the address
-        cannot be listened at.
-    """
+    """Serves an export until a signal ends the process; or `UserError`."""
     path = serving.saved_model
     found = exporting.is_complete(path) or exporting.folders(path)
     # A run is data: a SavedModel in it may be somebody else's program.
@@ -62,12 +57,7 @@ def serve(serving: Serving) -> None:
 
 
 def make(app: App, stop_seconds: float) -> uvicorn.Server:
-    """Returns uvicorn's server of an application.
-
-    Args:
-      app: the application.
-      stop_seconds: for the current requests, after a signal.
-    """
+    """Returns uvicorn's server, which ends `stop_seconds` after a signal."""
     config = uvicorn.Config(
         app.asgi,
         http=_Protocol,
@@ -86,11 +76,7 @@ def make(app: App, stop_seconds: float) -> uvicorn.Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Takes an address. Clients can connect once the server listens.
-
-    Raises:
-      UserError: if it cannot be taken.
-    """
+    """Takes an address, or raises `UserError`; the socket does not listen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends an answer's second part at once (TCP_NODELAY) only if the
     # protocol is named; otherwise it waits 40 ms for the client's confirmation.
@@ -100,9 +86,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
+        address = f"{errors.arg('host', host)} and {errors.arg('port', port)}"
         raise errors.UserError(
-            f"cannot listen at {errors.arg('host', host)} and"
-            f" {errors.arg('port', port)} ({error.strerror or error}): choose"
+            f"cannot listen at {address} ({error.strerror or error}): choose"
             " another address or port"
         ) from error
     return listener
@@ -111,8 +97,7 @@ def listen(host: str, port: int) -> socket.socket:
 class _Protocol(H11Protocol):
     """uvicorn's protocol with a limit of time between two requests.
 
-    uvicorn waits forever for the first request, for the end of headers, and for
-    a client that does not read its answer.
+    It waits forever for a first request, for headers, and for a slow reader.
     """
 
     _timer: Any = None

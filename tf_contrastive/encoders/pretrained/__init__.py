@@ -2,10 +2,9 @@
 
 Each folder has `encoder.npz`, the weights, of which kernels are in half
 precision; `encoder.json`, the arguments of `encoders.build`; `config.flags` and
-`pretrain.log` of the run; and `evaluation.json`, the results of these weights
-and the checksum of `encoder.npz`. `tools/pretrained.py` writes them. Those of
-CIFAR-10 were trained and measured on a copy that was stored as JPEG; results on
-the original differ slightly.
+`pretrain.log` of the run; and `evaluation.json`, the results and the checksum
+of `encoder.npz`. `tools/pretrained.py` writes them. Those of CIFAR-10 are of a
+copy that was stored as JPEG; results on the original differ slightly.
 """
 
 import hashlib
@@ -41,11 +40,9 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def load(name: str, folder: Path | None = None) -> tf.keras.Model:
-    """Loads an encoder: images float32 [N, S, S, 3] in [0, 1] -> h [N, D].
+    """Loads an encoder by its name, with or without "pretrained:".
 
-    Args:
-      name: one of `names()`, with or without "pretrained:".
-      folder: its folder, if it is not in this package.
+    `folder` is its folder, if it is not in this package.
 
     Raises:
       UserError: for an unknown name, or if the weights are damaged.

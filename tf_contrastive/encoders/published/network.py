@@ -1,6 +1,5 @@
 """Published encoders: which network a file holds, and its weights in it."""
 
-import ast
 import dataclasses
 import re
 from typing import Any
@@ -26,22 +25,18 @@ _READ = (
     " with the names of torchvision or SupContrast, and (as `init_from` of"
     " keras:NAME) files .h5 of Keras"
 )
+# As SupContrast writes them, "(0.5, 0.5, 0.5)".
+_NUMBER = re.compile(r"\d*\.?\d+(?:e-?\d+)?")
 _STEMS = {7: "imagenet", 3: "cifar"}
 _SIDES = {"imagenet": 224, "cifar": 32}
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """An encoder in a file of others.
-
-    Attributes:
-      path: of the file.
-      options: of the encoder, as of `pretrain`.
-      image_shape: of its images.
-    """
+    """An encoder in a file of others."""
 
     path: str
-    options: dict[str, Any]
+    options: dict[str, Any]  # As of `pretrain`.
     image_shape: tuple[int, int, int]
     _content: Content
     _table: Table
@@ -111,8 +106,7 @@ def find(path: str) -> Found | None:
     side, _, channels, filters = (kernel[axis] for axis in table.kernel_axes)
     if side not in _STEMS:
         raise errors.UserError(
-            f"{path}: its first convolution is {side}x{side}: must be 7x7 or"
-            " 3x3"
+            f"{path}: its first convolution is {side}x{side}, not 7x7 or 3x3"
         )
     stem = _STEMS[side]
     options = {
@@ -125,8 +119,7 @@ def find(path: str) -> Found | None:
     if table.project_first and not ResNet.networks[network].bottleneck:
         options["project_first"] = True
     size = int(content.options.get("size", _SIDES[stem]))
-    shape = size, size, channels
-    return Found(path, options, shape, content, table, names)
+    return Found(path, options, (size, size, channels), content, table, names)
 
 
 def _match(
@@ -152,15 +145,9 @@ def _standardize(path: str, content: Content, table: Table, stem: str) -> str:
     """
     dataset = content.options.get("dataset")
     if dataset == "path":
-        try:
-            mean, std = (
-                tuple(map(float, ast.literal_eval(content.options[name])))
-                for name in ("mean", "std")
-            )
-        except (ValueError, SyntaxError, KeyError, TypeError) as error:
-            raise errors.UserError(
-                f"{path}: its mean and std are not numbers"
-            ) from error
+        texts = (str(content.options.get(x)) for x in ("mean", "std"))
+        mean, std = (tuple(map(float, _NUMBER.findall(x))) for x in texts)
+        if len(mean) != 3 or len(std) != 3:
+            raise errors.UserError(f"{path}: its mean and std are not numbers")
         return write_statistics(ChannelStatistics(mean, std))
-    default = table.standardize[stem]
-    return PYTORCH_STANDARDIZATION.get(str(dataset), default)
+    return PYTORCH_STANDARDIZATION.get(str(dataset), table.standardize[stem])

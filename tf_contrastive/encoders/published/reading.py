@@ -46,9 +46,8 @@ class Content(NamedTuple):
 def read(path: str) -> Content | None:
     """Reads the names in a file or folder; None if it is nothing of the kind.
 
-    Args:
-      path: prefix or folder of a TensorFlow checkpoint, folder of a SavedModel
-        or hub module, PyTorch or safetensors file.
+    Of a prefix or folder of a TensorFlow checkpoint, folder of a SavedModel or
+    hub module, PyTorch or safetensors file.
 
     Raises:
       UserError: if it is damaged, would execute something, or needs a package.

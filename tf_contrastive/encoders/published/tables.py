@@ -41,38 +41,27 @@ def _places(blocks: Blocks, project_first: bool) -> Iterator[_Place]:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The names in a family of files.
+    """The names in a family of files, and options of their ResNets."""
 
-    Attributes:
-      source: where they are from.
-      names: forms of the names of a convolution and of its normalization, by
-        the kind of a place: "stem", or "basic conv", "basic shortcut", and
-        those of a "bottleneck".
-      encoder: matches the names of all variables of the encoder.
-      standardize: by the stem, as option `standardize`.
-      words: further words of the names.
-      parts: of a convolution, and of gamma, beta, mean and variance.
-      kernel_axes: of height, width, inputs and outputs in a kernel.
-      pool_padding, project_first: see `config.encoder.ResNet`.
-      first_group: number of the first stage.
-      is_other: whether it is of an encoder beside the one to be read.
-    """
-
-    source: str
+    source: str  # Where they are from.
+    # Kind of a place -> forms of the names of its two layers.
     names: Mapping[str, tuple[str, str]]
-    encoder: str
-    standardize: Mapping[str, str]
+    encoder: str  # Matches the names of all variables of the encoder.
+    standardize: Mapping[str, str]  # By the stem.
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     parts: tuple[str, ...] = tuple(f"/{part}" for part in _PARTS)
+    # Of height, width, inputs and outputs in a kernel.
     kernel_axes: tuple[int, ...] = (0, 1, 2, 3)
     pool_padding: str = "same"
     project_first: bool = True
-    first_group: int = 0
-    is_other: bool = False
+    first_group: int = 0  # Number of the first stage.
+    is_other: bool = False  # Whether it is beside the encoder to be read.
 
     def variables(self, blocks: Blocks) -> dict[str, str]:
         """Returns the names of a network's variables here -> theirs."""
         names = {}
+        # A layer of DropBlock follows those of SimCLR's bottleneck.
+        layers = 3 if blocks.bottleneck else 2
         places = enumerate(_places(blocks, self.project_first))
         for number, (kind, here, (stage, block, conv)) in places:
             # The first block of SupCon's groups has a shortcut, which counts.
@@ -82,19 +71,16 @@ class Table:
                 "group": stage + self.first_group,
                 "block": block,
                 "conv": conv,
-                # A layer of DropBlock follows those of SimCLR's bottleneck.
-                "twice": 2 * (conv - 1),
-                "twice_1": 2 * (conv - 1) + 1,
-                "thrice": 3 * (conv - 1),
-                "thrice_1": 3 * (conv - 1) + 1,
+                "layer": layers * (conv - 1),
+                "next_layer": layers * (conv - 1) + 1,
                 "_number": f"_{number}" if number else "",
                 "_block": f"_{block}" if block else "",
                 "_conv": f"_{in_block}" if in_block else "",
             }
             theirs = [form.format(**words) for form in self.names[kind]]
             for part, end in zip(_PARTS, self.parts, strict=True):
-                layer = part != "kernel"
-                names[f"{here[layer]}/{part}:0"] = theirs[layer] + end
+                which = part != "kernel"
+                names[f"{here[which]}/{part}:0"] = theirs[which] + end
         return names
 
 
