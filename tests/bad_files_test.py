@@ -22,7 +22,8 @@ import pytest
 import saved_run
 import small
 import tensorflow as tf
-from image_helpers import write_prepared, write_records
+from dataset_helpers import encoded, prepare
+from image_helpers import write_records
 from PIL import Image
 
 from tf_contrastive import checkpoints, datasets, flags, train
@@ -70,9 +71,7 @@ def _pixels(index, side=6):
 
 
 def _encoded(index, kind="PNG", side=6):
-    stream = io.BytesIO()
-    Image.fromarray(_pixels(index, side)).save(stream, kind)
-    return stream.getvalue()
+    return encoded(Image.fromarray(_pixels(index, side)), kind)
 
 
 def _reader(**named):
@@ -95,14 +94,8 @@ def _tfrecord(folder):
 
 def _prepared(folder):
     images = np.stack([_pixels(i) for i in range(_COUNT)])
-    write_prepared(
-        folder,
-        lambda f: {
-            "image": f.Image(shape=(6, 6, 3)),
-            "label": f.ClassLabel(num_classes=_COUNT),
-        },
-        {"train": {"image": images, "label": np.arange(_COUNT)}},
-    )
+    labels = {"train": np.arange(_COUNT)}
+    prepare(folder, "mine", {"train": images}, labels, "abcde", (6, 6, 3))
     (path,) = folder.rglob("*.tfrecord*")
     return path, _reader(name="mine", data_dir=str(folder))
 
@@ -158,17 +151,15 @@ def _checkpoint(name):
     def make(folder):
         run = folder / "run"
         saved_run.make(run)
-        known = [
-            small.weights(run, checkpoints.step_of(path))
-            for path in checkpoints.saved(str(run))
-        ]
+        known = [small.weights(run, step) for step in (0, 1)]
 
         def read():
             found = checkpoints.load_run(str(run))
             weights = small.weights(run, found.step)
-            assert any(
+            same = (
                 all(np.array_equal(weights[n], x[n]) for n in x) for x in known
             )
+            assert any(same)
 
         return run / "checkpoints" / name, read
 
@@ -177,16 +168,13 @@ def _checkpoint(name):
 
 def _report(folder):
     path = folder / "evaluation.json"
-    row = {"encoder": "trained", "protocol": "knn", "variant": "k=1"}
-    row |= {"version": "1", "scale": "cpu", "hyperparameters": {"k": [1]}}
-    row |= {"top1": 0.5, "top1_interval": [0.4, 0.6], "top5": None}
-    row |= {"top5_interval": None, "examples": 360, "seconds": 0.5}
-    row |= {"metrics": {"ece": 0.25, "ece_interval": [0.2, 0.3]}}
+    more = {"scale": "cpu", "hyperparameters": {"k": [1]}}
+    more |= {"metrics": {"ece": 0.25, "ece_interval": [0.2, 0.3]}}
+    row = saved_run.score("trained", "knn", "k=1", 0.5, **more)
     about = {"dataset": "digits", "train_split": "train", "test_split": "test"}
     about |= {"scale": "cpu", "step": 1, "checksum": "a", "left_out": {}}
-    path.write_text(
-        json.dumps({**about, "results": [row], "history": []}, indent=1)
-    )
+    text = {**about, "results": [row], "history": []}
+    path.write_text(json.dumps(text, indent=1))
 
     def read():
         report = reports.read(str(folder))
@@ -238,15 +226,9 @@ def _damaged(content, generator):
         at = generator.randint(0, len(content))
         length = min(generator.choice([1, 1, 2, 8, 50]), len(content) - at)
         part, rest = content[at : at + length], content[at + length :]
-        changed = generator.choice(
-            [
-                b"",
-                part * 2,
-                bytes(generator.randrange(256) for _ in part),
-                generator.choice(_PIECES),
-                part + generator.choice(_PIECES),
-            ]
-        )
+        other = bytes(generator.randrange(256) for _ in part)
+        piece = generator.choice(_PIECES)
+        changed = generator.choice([b"", part * 2, other, piece, part + piece])
         if generator.random() < 0.1:
             rest = b""
         content = content[:at] + changed + rest
@@ -337,9 +319,8 @@ def test_lengths_are_compared_with_the_file_before_it_is_read(
 def test_arrays_of_absurd_shapes_are_not_results(tmp_path):
     path = tmp_path / "a.npz"
     for shape in (2**33, 2**60):
-        text = (
-            f"{{'descr': '|b1', 'fortran_order': False, 'shape': ({shape},)}}"
-        )
+        about = {"descr": "|b1", "fortran_order": False, "shape": (shape,)}
+        text = str(about)
         array = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118)
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("about.npy", array + text.ljust(118).encode() + b"a")
@@ -476,11 +457,9 @@ def test_a_run_names_a_rotten_image_and_is_saved(
 ):
     name = _classes(tmp_path / "images", count=8)
     workdir = tmp_path / "run"
-    run = small.run(
-        **{"dataset": name, "split": "train", "image_size": 8, "batch_size": 4},
-        **{"min_crop_area": 0.08, "workdir": str(workdir)},
-        **options,
-    )
+    options |= {"dataset": name, "split": "train", "image_size": 8}
+    options |= {"batch_size": 4, "min_crop_area": 0.08}
+    run = small.run(workdir=str(workdir), **options)
     rotten = sorted((tmp_path / "images").rglob("*.png"))[:8]  # Of class "a".
     fit = train.fit
 

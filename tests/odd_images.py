@@ -10,13 +10,12 @@ import numpy as np
 import PIL.features
 from PIL import Image, ImageOps
 
-# Formats that TensorFlow decodes; but for those of four channels.
-NATIVE = ("JPEG ", "PNG ")
 
-
-def is_native(name: str) -> bool:
+def is_native(name):
     """Whether TensorFlow decodes an image, by its name in `files`."""
-    return name.startswith(NATIVE) and not re.search("CMYK|YCCK", name)
+    return name.startswith(("JPEG ", "PNG ")) and not re.search(
+        "CMYK|YCCK", name
+    )
 
 
 _WIDTH, _HEIGHT = 14, 11
@@ -43,6 +42,7 @@ _LA = _RGBA.convert("LA")
 _GREY16 = Image.fromarray(_DEEP[..., 0])
 _PHOTO, _CMYK = Image.fromarray(_smooth(3)), Image.fromarray(_smooth(4), "CMYK")
 _FRAMES = [Image.fromarray(_random(3)) for _ in range(3)]
+_MORE = {"save_all": True, "append_images": _FRAMES[1:]}
 
 
 def _save(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -54,13 +54,10 @@ def _save(image: Image.Image, kind: str, **options: object) -> bytes:
 def _exif(orientation: int, endian: str = "<") -> bytes:
     """TIFF's structure of one orientation, after another entry."""
     mark = b"II*\0" if endian == "<" else b"MM\0*"
-    return (
-        mark
-        + struct.pack(endian + "IH", 8, 2)
-        + struct.pack(endian + "HHI4s", 0x0100, 4, 1, bytes(4))
-        + struct.pack(endian + "HHIHH", 0x0112, 3, 1, orientation, 0)
-        + bytes(4)
-    )
+    first = struct.pack(endian + "HHI4s", 0x0100, 4, 1, bytes(4))
+    second = struct.pack(endian + "HHIHH", 0x0112, 3, 1, orientation, 0)
+    directory = struct.pack(endian + "IH", 8, 2) + first + second
+    return mark + directory + bytes(4)
 
 
 def _xmp(orientation: int) -> bytes:
@@ -71,7 +68,7 @@ def _xmp(orientation: int) -> bytes:
 # ---- JPEG --------------------------------------------------------------------
 
 
-def _segment(marker: int, content: bytes) -> bytes:
+def segment(marker: int, content: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content
 
 
@@ -83,10 +80,8 @@ def _with_segments(jpeg: bytes, *segments: bytes) -> bytes:
 def _without(jpeg: bytes, marker: int) -> bytes:
     """Removes the first segment of a marker."""
     start = jpeg.index(bytes([0xFF, marker]))
-    return (
-        jpeg[:start]
-        + jpeg[start + 2 + int.from_bytes(jpeg[start + 2 : start + 4]) :]
-    )
+    end = start + 2 + int.from_bytes(jpeg[start + 2 : start + 4])
+    return jpeg[:start] + jpeg[end:]
 
 
 def _jpegs() -> dict[str, bytes]:
@@ -94,10 +89,11 @@ def _jpegs() -> dict[str, bytes]:
     cmyk = _save(_CMYK, "JPEG", quality=95)
     bare = _without(photo, 0xE0)
     adobe = b"Adobe\0\x64\0\0\0\0"
-    exif = {n: _segment(0xE1, b"Exif\0\0" + _exif(n)) for n in (1, 3, 6, 8)}
-    xmp = _segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + _xmp(6))
+    exif = {n: segment(0xE1, b"Exif\0\0" + _exif(n)) for n in (1, 3, 6, 8)}
+    xmp = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + _xmp(6))
     mpo = _save(_PHOTO, "MPO", save_all=True, append_images=[_PHOTO])
-    long = _segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
+    cut = segment(0xE1, b"Exif\0\0" + _exif(6)[:20])
+    long = segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
     files = {
         "plain": photo,
         "progressive": _save(_PHOTO, "JPEG", quality=95, progressive=True),
@@ -105,20 +101,18 @@ def _jpegs() -> dict[str, bytes]:
         "grey": _save(_PHOTO.convert("L"), "JPEG", quality=95),
         "CMYK of Adobe": cmyk,
         "YCCK": cmyk.replace(adobe + b"\0", adobe + b"\2"),
-        "RGB of Adobe": _with_segments(bare, _segment(0xEE, adobe + b"\0")),
+        "RGB of Adobe": _with_segments(bare, segment(0xEE, adobe + b"\0")),
         "MPO, EXIF 6": _with_segments(mpo, exif[6]),
         "EXIF in the second segment": _with_segments(photo, long, exif[8]),
         "EXIF 1, XMP 6": _with_segments(photo, exif[1], xmp),
         "XMP": _with_segments(photo, xmp),
         "two EXIF segments": _with_segments(photo, exif[3], exif[6]),
         "trailing bytes": photo + bytes(100) + b"Exif\0\0" + _exif(6),
-        "EXIF cut off": _with_segments(
-            photo, _segment(0xE1, b"Exif\0\0" + _exif(6)[:20])
-        ),
+        "EXIF cut off": _with_segments(photo, cut),
     }
     for n in range(10):
         for endian, name in ("<", "little"), (">", "big"):
-            block = _segment(0xE1, b"Exif\0\0" + _exif(n, endian))
+            block = segment(0xE1, b"Exif\0\0" + _exif(n, endian))
             files[f"EXIF {n}, {name} endian"] = _with_segments(photo, block)
     return files
 
@@ -126,22 +120,16 @@ def _jpegs() -> dict[str, bytes]:
 # ---- PNG ---------------------------------------------------------------------
 
 
-def _chunk(name: bytes, content: bytes) -> bytes:
+def chunk(name: bytes, content: bytes) -> bytes:
     check = struct.pack(">I", zlib.crc32(name + content))
     return struct.pack(">I", len(content)) + name + content + check
 
 
-def _png(
-    depth: int,
-    color: int,
-    rows: list[bytes],
-    before: bytes = b"",
-    after: bytes = b"",
-) -> bytes:
+def _png(depth, color, rows, before=b"", after=b"") -> bytes:
     header = struct.pack(">IIBBBBB", _WIDTH, _HEIGHT, depth, color, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + row for row in rows))
-    parts = _chunk(b"IHDR", header), before, _chunk(b"IDAT", data), after
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + _chunk(b"IEND", b"")
+    parts = chunk(b"IHDR", header), before, chunk(b"IDAT", data), after
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + chunk(b"IEND", b"")
 
 
 def _packed(values: np.ndarray, bits: int) -> list[bytes]:
@@ -154,6 +142,8 @@ def _packed(values: np.ndarray, bits: int) -> list[bytes]:
 def _pngs() -> dict[str, bytes]:
     plain = _save(_RGB, "PNG")
     rgb = [row.tobytes() for row in _PIXELS]
+    exif = chunk(b"eXIf", _exif(6, ">"))
+    xmp = b"XML:com.adobe.xmp\0\0\0\0\0" + _xmp(6)
     files = {
         "rgb": plain,
         "grey": _save(_GREY, "PNG"),
@@ -161,14 +151,10 @@ def _pngs() -> dict[str, bytes]:
         "palette, transparent": _save(_PALETTE, "PNG", transparency=0),
         "rgba": _save(_RGBA, "PNG"),
         "grey and alpha": _save(_LA, "PNG"),
-        "EXIF after the data": _png(
-            8, 2, rgb, after=_chunk(b"eXIf", _exif(6, ">"))
-        ),
+        "EXIF after the data": _png(8, 2, rgb, after=exif),
         "EXIF in a text": _png(8, 2, rgb, _raw_profile(False)),
         "EXIF in a compressed text": _png(8, 2, rgb, _raw_profile(True)),
-        "XMP": _png(
-            8, 2, rgb, _chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + _xmp(6))
-        ),
+        "XMP": _png(8, 2, rgb, chunk(b"iTXt", xmp)),
         "trailing EXIF": plain + b"Exif\0\0" + _exif(6),
     }
     for channels, color in ((1, 0), (2, 4), (3, 2), (4, 6)):
@@ -178,11 +164,11 @@ def _pngs() -> dict[str, bytes]:
     files["12 of 16 bits"] = _save(Image.fromarray(_DEEP[..., 0] >> 4), "PNG")
     for bits in (1, 2, 4):
         rows = _packed(_random(high=1 << bits), bits)
-        palette = _chunk(b"PLTE", _generator.bytes(3 << bits))
+        palette = chunk(b"PLTE", _generator.bytes(3 << bits))
         files[f"grey of {bits} bits"] = _png(bits, 0, rows)
         files[f"palette of {bits} bits"] = _png(bits, 3, rows, palette)
     for n in range(1, 9):
-        before = _chunk(b"eXIf", _exif(n, "<>"[n % 2]))
+        before = chunk(b"eXIf", _exif(n, "<>"[n % 2]))
         files[f"EXIF {n}"] = _png(8, 2, rgb, before)
     return files
 
@@ -195,67 +181,38 @@ def _raw_profile(compressed: bool) -> bytes:
     text = f"\nexif\n{len(block):8}\n{lines}\n".encode()
     name = b"Raw profile type exif\0"
     if compressed:
-        return _chunk(b"zTXt", name + b"\0" + zlib.compress(text))
-    return _chunk(b"tEXt", name + text)
-
-
-# ---- GIF ---------------------------------------------------------------------
-
-
-def _gifs() -> dict[str, bytes]:
-    frames = {"save_all": True, "append_images": _FRAMES[1:], "loop": 0}
-    return {
-        "plain": _save(_PALETTE, "GIF", interlace=0),
-        "transparent": _save(_PALETTE, "GIF", transparency=5, interlace=0),
-        "animated": _save(_FRAMES[0], "GIF", **frames),
-    }
-
-
-# ---- BMP ---------------------------------------------------------------------
+        return chunk(b"zTXt", name + b"\0" + zlib.compress(text))
+    return chunk(b"tEXt", name + text)
 
 
 def _bmps() -> dict[str, bytes]:
-    plain = _save(_RGB, "BMP")
-    deep = bytearray(plain)
+    deep = bytearray(_save(_RGB, "BMP"))
     deep[28:30] = struct.pack("<H", 2)  # No such number of bits.
-    return {
-        "24 bits": plain,
-        "palette": _save(_PALETTE, "BMP"),
-        "32 bits": _save(_RGBA, "BMP"),
-        "2 bits": bytes(deep),
-    }
+    others = {"palette": _save(_PALETTE, "BMP"), "32 bits": _save(_RGBA, "BMP")}
+    return {"24 bits": _save(_RGB, "BMP"), **others, "2 bits": bytes(deep)}
 
 
 # ---- What Pillow decodes -----------------------------------------------------
 
 
-def _tiff(
-    pixels: np.ndarray,
-    endian: str = "<",
-    form: int = 1,
-    white_first: bool = False,
-) -> bytes:
+def _tiff(pixels, endian="<", form=1, white_first=False) -> bytes:
     """Uncompressed grey; `form`: 1 unsigned, 2 signed, 3 float."""
     data = pixels.astype(pixels.dtype.newbyteorder(endian)).tobytes()
     bits = 8 * pixels.dtype.itemsize
-    entries = [
-        (0x100, _WIDTH),
-        (0x101, _HEIGHT),
-        (0x102, bits),
-        (0x103, 1),
-        (0x106, 0 if white_first else 1),
-        (0x111, 8),
-        (0x115, 1),
-        (0x116, _HEIGHT),
-        (0x117, len(data)),
-        (0x153, form),
-    ]
+    entries = {0x100: _WIDTH, 0x101: _HEIGHT, 0x102: bits, 0x103: 1}
+    entries |= {0x106: 0 if white_first else 1, 0x111: 8, 0x115: 1}
+    entries |= {0x116: _HEIGHT, 0x117: len(data), 0x153: form}
+    table = [(tag, 4, 1, value) for tag, value in entries.items()]
+    return _tiff_of(data, table, endian)
+
+
+def _tiff_of(data: bytes, entries: list[tuple], endian: str = "<") -> bytes:
+    """A file of data, and of entries (tag, type, count, value)."""
     mark = b"II*\0" if endian == "<" else b"MM\0*"
     out = mark + struct.pack(endian + "I", 8 + len(data)) + data
     out += struct.pack(endian + "H", len(entries))
-    for tag, value in entries:
-        out += struct.pack(endian + "HHII", tag, 4, 1, value)
-    return out + bytes(4)
+    parts = (struct.pack(endian + "HHII", *entry) for entry in entries)
+    return out + b"".join(parts) + bytes(4)
 
 
 def _planes(pixels: np.ndarray) -> bytes:
@@ -265,23 +222,11 @@ def _planes(pixels: np.ndarray) -> bytes:
     data = np.moveaxis(pixels, -1, 0).astype("<u2").tobytes()
     place = 8 + len(data)
     data += struct.pack("<6I3H", *strips, *[size] * 3, *[16] * 3)
-    entries = [
-        (0x100, 4, 1, _WIDTH),
-        (0x101, 4, 1, _HEIGHT),
-        (0x102, 3, 3, place + 24),
-        (0x103, 4, 1, 1),
-        (0x106, 4, 1, 2),
-        (0x111, 4, 3, place),
-        (0x115, 4, 1, 3),
-        (0x116, 4, 1, _HEIGHT),
-        (0x117, 4, 3, place + 12),
-        (0x11C, 4, 1, 2),
-    ]
-    out = b"II*\0" + struct.pack("<I", 8 + len(data)) + data
-    out += struct.pack("<H", len(entries))
-    return b"".join([out, *(struct.pack("<HHII", *e) for e in entries)]) + (
-        bytes(4)
-    )
+    numbers = {0x100: _WIDTH, 0x101: _HEIGHT, 0x103: 1, 0x106: 2, 0x115: 3}
+    numbers |= {0x116: _HEIGHT, 0x11C: 2}
+    entries = [(tag, 4, 1, value) for tag, value in numbers.items()]
+    entries += [(0x102, 3, 3, place + 24), (0x111, 4, 3, place)]
+    return _tiff_of(data, sorted([*entries, (0x117, 4, 3, place + 12)]))
 
 
 def _tiffs() -> dict[str, bytes]:
@@ -298,9 +243,7 @@ def _tiffs() -> dict[str, bytes]:
         "16 bits": _save(_GREY16, "TIFF"),
         "in deflate": _save(_RGB, "TIFF", compression="tiff_adobe_deflate"),
         "in JPEG": _save(_PHOTO, "TIFF", compression="jpeg", quality=95),
-        "pages": _save(
-            _FRAMES[0], "TIFF", save_all=True, append_images=_FRAMES[1:]
-        ),
+        "pages": _save(_FRAMES[0], "TIFF", **_MORE),
     }
     for n in range(1, 9):
         files[f"orientation {n}"] = _save(_RGB, "TIFF", tiffinfo={0x112: n})
@@ -315,11 +258,11 @@ def _pnms() -> dict[str, bytes]:
         head = f"{kind}\n{size}{top}\n".encode()
         return head + values.astype(form).tobytes()
 
+    floats = _random(kind=np.float32).tobytes()
     files = {
         "rgb": _save(_RGB, "PPM"),
         "1 bit": _save(_ONE, "PPM"),
-        "float": f"Pf\n{size}-1.0\n".encode()
-        + _random(kind=np.float32).tobytes(),
+        "float": f"Pf\n{size}-1.0\n".encode() + floats,
     }
     for top in (1, 255, 256, 65535):
         grey, rgb = (_random(*c, high=top + 1, kind=int) for c in ((), (3,)))
@@ -350,20 +293,20 @@ _ENDINGS = {"JPEG": "jpg", "TIFF": "tif", "PPM": "ppm"}
 
 def files() -> dict[str, tuple[str, bytes]]:
     """All images: format and subtype -> (ending of the file's name, bytes)."""
-    tables = {
-        "JPEG": _jpegs(),
-        "PNG": _pngs(),
-        "GIF": _gifs(),
-        "BMP": _bmps(),
-        "TIFF": _tiffs(),
-        "PPM": _pnms(),
+    gifs = {
+        "plain": _save(_PALETTE, "GIF", interlace=0),
+        "transparent": _save(_PALETTE, "GIF", transparency=5, interlace=0),
+        "animated": _save(_FRAMES[0], "GIF", loop=0, **_MORE),
     }
+    tables = {"JPEG": _jpegs(), "PNG": _pngs(), "GIF": gifs}
+    tables |= {"BMP": _bmps(), "TIFF": _tiffs(), "PPM": _pnms()}
     named = {f"{k} {n}": b for k, t in tables.items() for n, b in t.items()}
     named |= _others()
-    return {
-        name: (_ENDINGS.get(kind := name.split()[0], kind.lower()), content)
-        for name, content in named.items()
-    }
+    found = {}
+    for name, content in named.items():
+        kind = name.split()[0]
+        found[name] = _ENDINGS.get(kind, kind.lower()), content
+    return found
 
 
 def by_pillow(content: bytes, upright: bool = True) -> np.ndarray | None:
@@ -375,9 +318,8 @@ def by_pillow(content: bytes, upright: bool = True) -> np.ndarray | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(content))
-            is_deep = image.mode.startswith("I;16") or (
-                image.mode == "I" and image.format == "PPM"
-            )
+            is_pgm = image.mode == "I" and image.format == "PPM"
+            is_deep = is_pgm or image.mode.startswith("I;16")
             if image.mode in ("I", "F") and not is_deep:
                 return None
             turned = ImageOps.exif_transpose(image) if upright else image

@@ -24,9 +24,8 @@ def export(folder, seed=0):
     x = tf.keras.layers.Conv2D(8, 3, activation="relu")(inputs)
     pooled = tf.keras.layers.GlobalAveragePooling2D()(x)
     encoder = tf.keras.Model(inputs, tf.keras.layers.Dense(5)(pooled))
-    projection = tf.keras.Sequential(
-        [tf.keras.layers.Activation("tanh")], name="projection"
-    )
+    tanh = tf.keras.layers.Activation("tanh")
+    projection = tf.keras.Sequential([tanh], name="projection")
     projection.build([None, 5])
     head = exporting.ProbeHead(np.arange(10.0).reshape([5, 2]), np.zeros([2]))
     parts = exporting.Parts(encoder, projection)
@@ -34,10 +33,7 @@ def export(folder, seed=0):
 
 
 def scale_weights(version, factor):
-    """Multiplies the weights of an export's version by a number.
-
-    Or by an array, those that have its shape.
-    """
+    """Multiplies weights by a number, or those of an array's shape by it."""
     prefix = f"{version}/variables/variables"
     reader = tf.train.load_checkpoint(prefix)
     factor = np.float32(factor)
@@ -67,9 +63,8 @@ class Client:
         """Returns status, headers and body, read as JSON if it is."""
         if isinstance(body, dict):
             body = json.dumps(body)
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.port, timeout=60
-        )
+        host = "127.0.0.1"
+        connection = http.client.HTTPConnection(host, self.port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()

@@ -93,18 +93,15 @@ def test_multidigits_show_whole_digits_by_the_larger_pixel(
 def test_small_digits_cover_the_papers_share_of_an_image():
     """Nine digits of 4 in 32 pixels are nine of 28 in 224."""
     ink = tf.fill([28, 28], tf.constant(255, tf.uint8))
-    shares = [
-        np.mean(
-            digits_module._nine_times(ink, tf.constant([side, side]), digit) > 0
-        )
+    small, large, legible = (
+        digits_module._nine_times(ink, tf.constant([side, side]), digit) > 0
         for side, digit in ((32, 4), (224, 28), (32, 0))
-    ]
-    assert shares[0] == shares[1] == 9 / 64
-    large = digits_module._nine_times(ink, tf.constant([224, 224]), 28)
+    )
+    assert np.mean(small) == np.mean(large) == 9 / 64
     starts = np.diff(np.any(large, axis=0).astype(int), prepend=0) > 0
     # As in the authors' notebook: 15, 45 and 75 % of the side.
     assert np.flatnonzero(starts).tolist() == [33, 100, 168]
-    assert shares[2] == 4 * shares[0]  # Legible ones, without the option.
+    assert np.mean(legible) == 9 / 16  # Without the option.
 
 
 def test_places_are_uniform_over_the_canvas_and_overlap(tmp_path):
@@ -136,12 +133,6 @@ def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
     cells = places // digit
     numbers = cells[..., 0] * (canvas // digit) + cells[..., 1]
     assert all(len(set(row)) == count for row in numbers)
-    # Without overlap no ink is lost.
-    digits, _ = digits_of(opened, "train")
-    inks = np.array([scaled(d, digit).astype(int).sum() for d in digits])
-    expected = inks[source.arrays["digits"].numpy()].sum(axis=1)
-    found = columns(source)["image"][..., 0].astype(int).sum(axis=(1, 2))
-    np.testing.assert_allclose(found, expected, rtol=2e-3)
     if count == 1:
         everywhere = set(numbers.ravel())
         assert len(everywhere) > 12 and source.info.has_labels

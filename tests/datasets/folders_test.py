@@ -124,108 +124,63 @@ def understood(name, split="train", **reading):
     """Returns name of a class, or None -> numbers of its images in `tree`."""
     source = datasets.source(name, split, reading=Reading(**reading))
     known = {np.asarray(picture(i)).tobytes(): i for i in range(20)}
+    names = source.info.label_names
     classes: dict = {}
     for example in read(source):
-        label = None
-        if source.info.has_labels:
-            label = source.info.label_names[example["label"]]
-        image = known[example["image"].tobytes()]
-        classes.setdefault(label, []).append(image)
+        label = names[example["label"]] if names else None
+        classes.setdefault(label, []).append(known[example["image"].tobytes()])
     return {label: sorted(images) for label, images in classes.items()}
 
 
-# What it is about -> (names of images in their order, split, name of a class ->
-# numbers of its images, a word of the warning or error). Of {} that are refused
-# the error has the word; no word: no warning.
+_TRAINED = "train/a/1.png train/b/1.png"
+# Names of images in their order -> (name of a class -> numbers of its images, a
+# word of the warning or error; the split, if it is not train). Of {}, which are
+# refused, the error has the word; no word: no warning.
 _TREES = {
-    "images alone": ("1.png 2.png a.txt", ("train", {None: [0, 1]}, "")),
-    "images in a folder": (
-        "all/1.png all/2.png",
-        ("train", {None: [0, 1]}, ""),
-    ),
-    "words for splits": (
-        "seg_train/a/1.png seg_test/a/1.png seg_pred/1.png",
-        ("train", {}, "seg_train"),
-    ),
-    "classes with such words": (
-        "test_tube/1.png train_station/1.png",
-        ("train", {"test_tube": [0], "train_station": [1]}, ""),
-    ),
-    "a class like a split": (
-        "Train/1.png bus/1.png",
-        ("train", {}, "rename Train"),
-    ),
-    "images beside splits": (
-        "train/a/1.png train/b/1.png test/a/1.png x.png",
-        ("train", {}, "x.png"),
-    ),
-    "one split twice": (
-        "training/a/1.png Train/b/1.png",
-        ("train", {}, "training"),
-    ),
-    "splits in classes": (
-        "cat/train/1.png cat/Test/1.png dog/train/1.png",
-        ("train", {}, "named like a split"),
-    ),
-    "an image beside classes": (
-        "cat/1.png dog/1.png preview.png",
-        ("train", {}, "preview.png"),
-    ),
-    "images that are not labelled": (
-        "cat/1.png dog/1.png unlabelled/2.png",
-        ("train", {}, "unlabelled=own_views"),
-    ),
-    "classes in a single folder": (
-        "images/cat/1.png images/dog/1.png",
-        ("train", {}, "in folders cat, dog"),
-    ),
+    "1.png 2.png a.txt": ({None: [0, 1]}, ""),
+    "all/1.png all/2.png": ({None: [0, 1]}, ""),
+    "seg_train/a/1.png seg_test/a/1.png seg_pred/1.png": ({}, "seg_train"),
+    "test_a/1.png train_b/1.png": ({"test_a": [0], "train_b": [1]}, ""),
+    "Train/1.png bus/1.png": ({}, "rename Train"),
+    f"{_TRAINED} test/a/1.png x.png": ({}, "x.png"),
+    "training/a/1.png Train/b/1.png": ({}, "training"),
+    "a/train/1.png a/Test/1.png b/train/1.png": ({}, "named like a split"),
+    "cat/1.png dog/1.png preview.png": ({}, "preview.png"),
+    "a/1.png b/1.png unlabelled/2.png": ({}, "unlabelled=own_views"),
+    "images/cat/1.png images/dog/1.png": ({}, "in folders cat, dog"),
     # As in Tiny ImageNet.
-    "a split in a single folder": (
-        "train/a/images/1.png train/b/images/1.png val/images/1.png",
-        ("val", {None: [2]}, ""),
+    "train/a/images/1.png train/b/images/1.png val/images/1.png": (
+        *({None: [2]}, "", "val"),
     ),
-    "a single class of several": (
-        "train/good/1.png test/bad/1.png test/good/1.png",
-        ("train", {"good": [0]}, ""),
+    # The only class of train is one of test.
+    "train/good/1.png test/bad/1.png test/good/1.png": ({"good": [0]}, ""),
+    "00000/1.png 00001/1.png 00000.parquet": ({}, "00000"),  # Shards.
+    "A/1.png a/1.png b/1.png": ({"A": [0], "a": [1], "b": [2]}, ""),
+    # Two forms of Unicode.
+    "train/caf\u00e9/1.png train/x/2.png test/cafe\u0301/3.png test/x/4.png": (
+        *({}, "cafe\\u0301", "test"),
     ),
-    "shards": ("00000/1.png 00001/1.png 00000.parquet", ("train", {}, "00000")),
-    "letter case": (
-        "Cat/1.png cat/1.png dog/1.png",
-        ("train", {"Cat": [0], "cat": [1], "dog": [2]}, ""),
+    "a/1.png b/2.png a/@eaDir/1.png/thumb.png #recycle/x.png lost+found/x.png"
+    " .thumbnails/x.png a/._1.png __MACOSX/a/x.png": ({"a": [0], "b": [1]}, ""),
+    f"{_TRAINED} test/a/1.png test/c/1.png": (
+        *({"a": [2], "c": [3]}, "1 of the 2 classes of test", "test"),
     ),
-    "forms of Unicode": (
-        "train/caf\u00e9/1.png train/x/2.png"
-        " test/cafe\u0301/3.png test/x/4.png",
-        ("test", {}, "cafe\\u0301"),
+    "a/1.png b/2.png b/3.heic": (
+        *({"a": [0], "b": [1]}, "HEIC needs pillow_heif"),
     ),
-    "what systems make": (
-        "a/1.png b/2.png a/@eaDir/1.png/thumb.png #recycle/x.png"
-        " lost+found/x.png .thumbnails/x.png a/._1.png __MACOSX/a/x.png",
-        ("train", {"a": [0], "b": [1]}, ""),
-    ),
-    "classes that are never trained": (
-        "train/a/1.png train/b/1.png test/a/1.png test/c/1.png",
-        ("test", {"a": [2], "c": [3]}, "1 of the 2 classes of test"),
-    ),
-    "pictures that are not read": (
-        "a/1.png b/2.png b/3.heic",
-        ("train", {"a": [0], "b": [1]}, "HEIC needs pillow_heif"),
-    ),
-    "no images": ("a/x.txt b/y.txt", ("train", {}, "2 .txt")),
-    "a line break": ("a\nb/1.png c/1.png", ("train", {}, "'a\\nb'")),
+    "a/x.txt b/y.txt": ({}, "2 .txt"),
+    "a\nb/1.png c/1.png": ({}, "'a\\nb'"),
 }
 
 
-@pytest.mark.parametrize("about", _TREES)
-def test_trees_are_read_in_one_way_or_refused(about, tmp_path, caplog):
-    names, (split, expected, word) = _TREES[about]
+@pytest.mark.parametrize("names", _TREES)
+def test_trees_are_read_in_one_way_or_refused(names, tmp_path, caplog):
+    expected, word, *given = _TREES[names]
+    (split,) = given or ("train",)
     name = tree(tmp_path, *names.split(" "))
     if not expected:
         refused(word, name=name, split=split)
         return
     assert understood(name, split) == expected
-    warnings = [
-        r.getMessage() for r in caplog.records if r.levelname == "WARNING"
-    ]
-    assert any(word in line for line in warnings) == bool(word), warnings
-    assert word or not warnings, warnings
+    warnings = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert bool(warnings) == bool(word) and word in caplog.text

@@ -110,10 +110,9 @@ def test_copies_are_held_out_together(kind, tmp_path):
     reading = {"test_fraction": 0.2}
     if kind == "folder":
         before = [_pixels(source) for source in _both(name, **reading)]
+    cats = tmp_path / "images/cat"
     for i in range(10):
-        shutil.copy(
-            tmp_path / f"images/cat/{i}.png", tmp_path / f"images/cat/x{i}.png"
-        )
+        shutil.copy(cats / f"{i}.png", cats / f"x{i}.png")
     if kind == "csv":
         paths = sorted((tmp_path / "images").rglob("*.png"))
         lines = [f"{path},{path.parent.name}\n" for path in paths]
@@ -128,5 +127,5 @@ def test_copies_are_held_out_together(kind, tmp_path):
     # Without copies, what is held out is what it was.
     if before:
         for i in range(10):
-            (tmp_path / f"images/cat/x{i}.png").unlink()
+            (cats / f"x{i}.png").unlink()
         assert [_pixels(source) for source in _both(name, **reading)] == before

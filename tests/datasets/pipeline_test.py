@@ -1,10 +1,9 @@
 """Training and evaluation batches: order, seeds, pipelines, caches."""
 
-import io
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from dataset_helpers import csv, encoded
 from image_helpers import photos, write_records
 from PIL import Image
 
@@ -27,9 +26,7 @@ def pixels(index, side=4):
 
 
 def png(image):
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.fromarray(image))
 
 
 def make_views(images, seeds):
@@ -56,44 +53,33 @@ def build(kind, folder, monkeypatch):
     sides = [5 if kind == "shapes" and i % 2 else 4 for i in numbers]
     files = [png(pixels(i, side)) for i, side in enumerate(sides)]
     if kind == "stream":
-        return stream(folder, files)
+        write(folder / "all.tfrecord", files)
+        return datasets.source(f"tfrecord:{folder}/all.tfrecord")
     lines = ["path,label\n"]
     for i, contents in enumerate(files):
         (folder / f"{i}.png").write_bytes(contents)
         lines.append(f"{i}.png,{i % CLASSES}\n")
-    (folder / "list.csv").write_text("".join(lines))
-    return datasets.source(f"csv:{folder}/list.csv")
-
-
-def stream(folder, files):
-    write(folder / "all.tfrecord", files)
-    return datasets.source(f"tfrecord:{folder}/all.tfrecord")
+    return datasets.source(csv(folder / "list.csv", "".join(lines)))
 
 
 def write(path, files, first=0):
     """Writes encoded images as records, with the labels of their numbers."""
-    rows = [
-        {"image": contents, "label": number % CLASSES}
-        for number, contents in enumerate(files, first)
-    ]
+    named = enumerate(files, first)
+    rows = [{"image": x, "label": i % CLASSES} for i, x in named]
     write_records(path, rows)
 
 
 def batches(source, count, context=(), **options):
     data = training_batches(source, context, **options)
-    return [
-        (views.numpy(), labels.numpy()) for views, labels in data.take(count)
-    ]
+    return list(data.take(count).as_numpy_iterator())
 
 
 def training_batches(source, context=(), extra_channels=None, **options):
     options = {"batch_size": 6, "seed": 1, "shuffle_buffer": 50} | options
-    return datasets.training_batches(
-        source,
-        datasets.ViewMaker(make_views, extra_channels=extra_channels),
-        datasets.Order(**options),
-        tf.distribute.InputContext(*context),
-    )
+    maker = datasets.ViewMaker(make_views, extra_channels=extra_channels)
+    order = datasets.Order(**options)
+    shared = tf.distribute.InputContext(*context)
+    return datasets.training_batches(source, maker, order, shared)
 
 
 def numbers(batch):
@@ -110,12 +96,10 @@ def seeds(batch):
 
 
 def assert_same(one, other):
-    assert len(one) == len(other) > 0
-    for (views, labels), (other_views, other_labels) in zip(
-        one, other, strict=True
-    ):
-        np.testing.assert_array_equal(views, other_views)
-        np.testing.assert_array_equal(labels, other_labels)
+    assert len(one) > 0
+    for ours, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(ours[0], theirs[0])
+        np.testing.assert_array_equal(ours[1], theirs[1])
 
 
 # ---- What is drawn ---
@@ -172,15 +156,11 @@ def test_a_resumed_stream_equals_the_rest_of_the_whole_one(source, sampler):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_pipelines_share_each_global_batch(source, sampler):
-    pipelines = 2
     options = {"sampler": sampler, "start_step": 2}
     whole = batches(source, 4, **options)
-    parts = [
-        batches(source, 4, (pipelines, p, pipelines), **options)
-        for p in range(pipelines)
-    ]
+    parts = [batches(source, 4, (2, p, 2), **options) for p in range(2)]
     joined = [
-        tuple(np.concatenate(arrays) for arrays in zip(*step, strict=True))
+        [np.concatenate(arrays) for arrays in zip(*step, strict=True)]
         for step in zip(*parts, strict=True)
     ]
     assert_same(whole, joined)
@@ -212,22 +192,16 @@ def test_each_pipeline_reads_its_own_files(tmp_path):
     assert len({frozenset(owner[n] for n in epoch) for epoch in read[0]}) > 1
 
 
-def test_all_kinds_of_source_in_memory_give_the_same_stream(
+def test_sources_in_memory_and_large_images_give_the_same_stream(
     tmp_path, monkeypatch
 ):
-    memory, paths = (
-        batches(build(kind, tmp_path, monkeypatch), 4)
-        for kind in ("memory", "paths")
-    )
-    assert_same(memory, paths)
-
-
-@pytest.mark.parametrize("kind", ["memory", "paths"])
-def test_large_images_give_the_same_stream(kind, tmp_path, monkeypatch):
-    source = build(kind, tmp_path, monkeypatch)
-    whole = batches(source, 4)
+    kinds = "memory", "paths"
+    memory, paths = (build(kind, tmp_path, monkeypatch) for kind in kinds)
+    whole = batches(memory, 4)
+    assert_same(whole, batches(paths, 4))
     monkeypatch.setattr(pipeline, "_BATCHED_BYTES", 0)
-    assert_same(whole, batches(source, 4))
+    assert_same(whole, batches(memory, 4))
+    assert_same(whole, batches(paths, 4))
 
 
 @pytest.mark.slow
@@ -242,11 +216,9 @@ def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
     maker = policies.Views(policy, 4)
 
     def first(**options):
-        stream = datasets.training_batches(
-            source,
-            datasets.ViewMaker(maker.geometric, **options),
-            datasets.Order(batch_size=2, seed=3),
-        )
+        views = datasets.ViewMaker(maker.geometric, **options)
+        order = datasets.Order(batch_size=2, seed=3)
+        stream = datasets.training_batches(source, views, order)
         return next(stream.as_numpy_iterator()).reshape(8, -1)
 
     whole, scaled = first(), first(halvings=maker.halvings)
@@ -327,9 +299,8 @@ def test_extra_channels_follow_the_views_as_they_are(channels):
     images = np.stack([pixels(i) for i in range(EXAMPLES)])
     count = 3 if channels is None else channels
     for given in (extra, planes):
-        source = datasets.from_arrays(
-            images, np.arange(EXAMPLES) % CLASSES, extra=given
-        )
+        labels = np.arange(EXAMPLES) % CLASSES
+        source = datasets.from_arrays(images, labels, extra=given)
         assert source.info.extra_channels == 3
         data = training_batches(source, extra_channels=channels, cache="none")
         views = data.element_spec[0]
@@ -339,17 +310,15 @@ def test_extra_channels_follow_the_views_as_they_are(channels):
             expected = given[rows].astype(np.float32)[..., :count]
             if given is extra:
                 expected = expected[:, np.newaxis, np.newaxis]
+            expected = np.broadcast_to(expected, [6, 4, 4, count])
             for view in range(2):
-                np.testing.assert_array_equal(
-                    views[:, view, ..., 3:],
-                    np.broadcast_to(expected, [6, 4, 4, count]),
-                )
-    scored = datasets.evaluation_batches(
-        source,
-        lambda image: tf.cast(image, tf.float32),
-        batch_size=EXAMPLES,
-        extra_channels=channels,
-    )
+                np.testing.assert_array_equal(views[:, view, ..., 3:], expected)
+
+    def preprocess(image):
+        return tf.cast(image, tf.float32)
+
+    options = {"batch_size": EXAMPLES, "extra_channels": channels}
+    scored = datasets.evaluation_batches(source, preprocess, **options)
     (batch,) = [images for images, _ in scored]
     assert batch.shape == (EXAMPLES, 4, 4, 3 + count)
     np.testing.assert_allclose(batch[..., 3:], planes[..., :count], rtol=1e-6)
@@ -358,19 +327,12 @@ def test_extra_channels_follow_the_views_as_they_are(channels):
 # ---- Files of records ---
 
 
-def shards(folder, sizes):
-    """Files of so many records, whose numbers go on from file to file."""
-    first = 0
-    for file, size in enumerate(sizes):
-        files = [png(pixels(first + i)) for i in range(size)]
-        write(folder / f"{file:02}.tfrecord", files, first)
-        first += size
-    return datasets.source(f"tfrecord:{folder}/*.tfrecord")
-
-
 def test_files_are_shuffled_before_their_records(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
-    source = shards(tmp_path, [6] * 30)
+    for first in range(0, 180, 6):
+        files = [png(pixels(first + i)) for i in range(6)]
+        write(tmp_path / f"{first:03}.tfrecord", files, first)
+    source = datasets.source(f"tfrecord:{tmp_path}/*.tfrecord")
     # A buffer of one leaves the records in the order in which they are read:
     # from 16 of the files, in turn.
     orders = []
@@ -393,7 +355,7 @@ def test_evaluation_gives_every_example_once_in_order(source):
         return tf.cast(image[:4, :4], tf.float32) / 255
 
     data = datasets.evaluation_batches(source, preprocess, batch_size=6)
-    got = [(x.numpy(), y.numpy()) for x, y in data]
+    got = list(data.as_numpy_iterator())
     assert [len(labels) for _, labels in got] == [6, 6, 6, 5]
     images = np.concatenate([x for x, _ in got])
     expected = np.arange(EXAMPLES)

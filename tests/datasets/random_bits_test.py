@@ -50,9 +50,8 @@ def test_bits_depend_on_the_image_and_the_seed(opened):
     whole = columns(opened(name))
     part = columns(opened(name, "train[20:30]"))
     np.testing.assert_array_equal(part["extra"], whole["extra"][20:30])
-    np.testing.assert_array_equal(
-        whole["image"], columns(opened("cifar10"))["image"]
-    )
+    plain = columns(opened("cifar10"))["image"]
+    np.testing.assert_array_equal(whole["image"], plain)
     other = columns(opened("randbit:bits=12,seed=1,of=cifar10"))["extra"]
     agreeing = (other == whole["extra"]).mean()
     assert 0.4 < agreeing < 0.6
@@ -61,9 +60,8 @@ def test_bits_depend_on_the_image_and_the_seed(opened):
     np.testing.assert_array_equal(five, whole["extra"][:, :5])
     nested = opened(f"randbit:bits=3,seed=2,of={name}")
     assert nested.info.extra_channels == 15
-    np.testing.assert_array_equal(
-        columns(nested)["extra"][:, :12], whole["extra"]
-    )
+    found = columns(nested)["extra"][:, :12]
+    np.testing.assert_array_equal(found, whole["extra"])
 
 
 @pytest.mark.slow
@@ -86,17 +84,13 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
     )
     expected = columns(source)["extra"]
     assert len(set(integers(expected))) > 12
-    run = fields.replace(
-        small.RUN,
-        augmentation=augmentation,
-        augment_on=augment_on,
-        image_size=8,
-        extra_channels=6,
-    )
-    maker = views.RunViews(run.views)
+    options = {"augmentation": augmentation, "augment_on": augment_on}
+    options |= {"image_size": 8, "extra_channels": 6}
+    maker = views.RunViews(fields.replace(small.RUN, **options).views)
+    made = maker.geometric, maker.finish
     batches = datasets.training_batches(
         source,
-        datasets.ViewMaker(maker.geometric, maker.finish, extra_channels=6),
+        datasets.ViewMaker(*made, extra_channels=6),
         datasets.Order(batch_size=24, seed=3),
     )
     step = maker.on_device()
@@ -104,27 +98,21 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
         which = which.numpy()
         pixels = step(*given) if step else given
         assert pixels.shape == (24, 2, 8, 8, 9)
-        bits = np.broadcast_to(
-            expected[which][:, None, None, None], [24, 2, 8, 8, 6]
-        )
+        bits = expected[which][:, None, None, None] + np.zeros([2, 8, 8, 6])
         np.testing.assert_array_equal(pixels[..., 3:], bits)
         same = np.all(pixels[:, 0, ..., :3] == pixels[:, 1, ..., :3])
         assert same == (augmentation == "none")
     # Evaluation appends them to the image.
-    scored = datasets.evaluation_batches(
-        source, views.evaluation(8), batch_size=24
-    )
+    options = {"batch_size": 24}
+    scored = datasets.evaluation_batches(source, views.evaluation(8), **options)
     images, which = next(iter(scored))
-    bits = expected[which.numpy()][:, None, None]
-    bits = np.broadcast_to(bits, [24, 8, 8, 6])
+    bits = expected[which.numpy()][:, None, None] + np.zeros([8, 8, 6])
     np.testing.assert_array_equal(images[..., 3:], bits)
 
 
 def test_kbits_are_bits_and_nothing_else():
-    train, test = (
-        datasets.source("kbits:bits=3,side=16,examples=4000", split)
-        for split in ("train", "test")
-    )
+    name = "kbits:bits=3,side=16,examples=4000"
+    train, test = (datasets.source(name, x) for x in ("train", "test"))
     assert train.info.image_shape == (16, 16, 3) and not train.info.has_labels
     assert train.info.extra_channels == 3
     found, other = columns(train), columns(test)
@@ -132,7 +120,7 @@ def test_kbits_are_bits_and_nothing_else():
     counts = np.bincount(integers(found["extra"]))
     assert len(counts) == 8 and stats.chisquare(counts).pvalue > 1e-3
     assert (found["extra"] != other["extra"]).any()
-    part = datasets.source("kbits:bits=3,side=16,examples=4000", "train[7:9]")
+    part = datasets.source(name, "train[7:9]")
     np.testing.assert_array_equal(columns(part)["extra"], found["extra"][7:9])
     refused("split of kbits", name="kbits", split="validation")
     pixel = datasets.source("kbits:bits=3,side=1,examples=5", "train").info

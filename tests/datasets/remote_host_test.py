@@ -66,10 +66,6 @@ def host():
         yield address
 
 
-def _coordinate(address, output, *names):
-    processes.run(processes.python(_COORDINATOR, address, output, *names))
-
-
 @pytest.mark.slow
 def test_a_host_without_our_python_makes_the_batches(host, tmp_path):
     records = []
@@ -81,14 +77,11 @@ def test_a_host_without_our_python_makes_the_batches(host, tmp_path):
         records.append({"image": contents, "label": number % 3})
     for file in range(4):
         write_records(tmp_path / f"{file}.tfrecord", records[file::4])
-    names = (
-        "digits",
-        f"folder:{tmp_path}/images",
-        f"tfrecord:{tmp_path}/*.tfrecord",
-    )
+    files = f"tfrecord:{tmp_path}/*.tfrecord"
+    names = "digits", f"folder:{tmp_path}/images", files
     paths = [str(tmp_path / f"{place}.npz") for place in ("here", "there")]
-    _coordinate("", paths[0], *names)
-    _coordinate(host, paths[1], *names)
+    for address, path in zip(("", host), paths, strict=True):
+        processes.run(processes.python(_COORDINATOR, address, path, *names))
     here, there = map(np.load, paths)
     assert len(here.files) == len(names) * 2 * 3 * 2
     assert sorted(here.files) == sorted(there.files)

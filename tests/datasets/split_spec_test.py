@@ -17,11 +17,8 @@ from tf_contrastive.datasets import split_spec
 def test_slices_are_those_of_tfds(slice_):
     import tensorflow_datasets as tfds
 
-    infos = {
-        "train": tfds.core.SplitInfo(
-            name="train", shard_lengths=[1437], num_bytes=0
-        )
-    }
+    sizes = {"shard_lengths": [1437], "num_bytes": 0}
+    infos = {"train": tfds.core.SplitInfo(name="train", **sizes)}
     instruction = tfds.core.ReadInstruction.from_spec("train" + slice_)
     (theirs,) = instruction.to_absolute(infos)
     expected = (theirs.from_ or 0, 1437 if theirs.to is None else theirs.to)

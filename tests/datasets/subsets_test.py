@@ -11,10 +11,8 @@ from tf_contrastive.datasets.subsets import balanced_rows
 @pytest.mark.slow
 def test_cifar2_is_cats_and_dogs(opened):
     for split in ("train", "test"):
-        source, whole = (
-            opened("cifar2", split),
-            columns(opened("cifar10", split)),
-        )
+        source = opened("cifar2", split)
+        whole = columns(opened("cifar10", split))
         found = columns(source)
         kept = np.isin(whole["label"], [3, 5])
         np.testing.assert_array_equal(found["image"], whole["image"][kept])
@@ -66,8 +64,6 @@ def test_a_subset_has_as_many_labels_of_every_class(opened):
     # Labels of train alone are few.
     test = opened("subset:fraction=0.1,of=cifar10", "test")
     assert test.info.num_examples == 50
-    part = opened("subset:fraction=0.3,of=cifar10", "train[:4]")
-    np.testing.assert_array_equal(
-        columns(part)["label"], rows[0.3]["label"][:4]
-    )
+    part = columns(opened("subset:fraction=0.3,of=cifar10", "train[:4]"))
+    np.testing.assert_array_equal(part["label"], rows[0.3]["label"][:4])
     refused("one label per image", name="subset:fraction=0.1,of=kbits")

@@ -17,11 +17,9 @@ from tf_contrastive.config.data import Reading
 )
 def test_tfrecords_of_several_files(image, label, tmp_path):
     for shard in range(2):
-        rows = [
-            {image: encoded(picture(10 * shard + i)), "name": b"x"}
-            | ({label: i} if label else {})
-            for i in range(4)
-        ]
+        rows = [{image: encoded(picture(10 * shard + i))} for i in range(4)]
+        if label:
+            rows = [row | {label: i} for i, row in enumerate(rows)]
         write_records(tmp_path / f"train-{shard}.tfrecord", rows)
     name = f"tfrecord:{tmp_path}/{{split}}-*"
     source = datasets.source(name)
@@ -72,27 +70,11 @@ _RECORDS = {
     "text": (changed(_ALL, label=b"cat"), {}, "label .bytes"),
     "several once": (changed([5], label=[0, 1]), {}, "record 5"),
     "no such feature": (rows(), {"label_feature": "lable"}, "lable.* label "),
-    "label of another name": (
-        rows(label="cow"),
-        {},
-        "label_feature=cow.*cow .int64",
-    ),
-    "label of a given name": (
-        rows(label="cow"),
-        {"label_feature": "cow"},
-        _LABELS,
-    ),
+    "another name": (rows(label="cow"), {}, "label_feature=cow.*cow .int64"),
+    "a given name": (rows(label="cow"), {"label_feature": "cow"}, _LABELS),
     "two labels": (rows(**{"image/label": 5}), {}, "label_feature=image/label"),
-    "two images": (
-        rows(**{"image/encoded": _IMAGES[0]}),
-        {},
-        "image_feature=image/encoded",
-    ),
-    "raw pixels": (
-        changed(_ALL, image=bytes(12 * 10 * 3), width=10),
-        {},
-        "record 0",
-    ),
+    "two images": (rows(encoded=_IMAGES[0]), {}, "image_feature=encoded"),
+    "raw pixels": (changed(_ALL, image=bytes(360), width=10), {}, "record 0"),
     "two images in one": (changed([1], image=_IMAGES[:2]), {}, "record 1"),
     "image of another name": (rows("jpg"), {}, "jpg .bytes"),
     "files": (_IMAGES, {}, "are not tf.train.Example"),
@@ -166,10 +148,9 @@ _TREES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("files", "path", "expected"), _TREES.values(), ids=list(_TREES)
-)
-def test_files_of_one_split_are_read(files, path, expected, tmp_path):
+@pytest.mark.parametrize("about", _TREES)
+def test_files_of_one_split_are_read(about, tmp_path):
+    files, path, expected = _TREES[about]
     for file in files.split():
         write_records(tmp_path / file, rows())
     name = f"tfrecord:{tmp_path}/{path}"

@@ -24,12 +24,6 @@ def _open(name, reading=_OWN, **options):
     return datasets.source(name, reading=reading, **options)
 
 
-def _by_name(source):
-    """File name -> label."""
-    names = [path.rpartition("/")[2] for path in source.paths]
-    return dict(zip(names, source.labels().tolist(), strict=True))
-
-
 @pytest.mark.parametrize("folder", ["unlabelled", "Unlabeled"])
 def test_a_folder(folder, tmp_path):
     class_folders(tmp_path)
@@ -61,18 +55,9 @@ def test_a_list(cells, expected, tmp_path):
     lines = "".join(f"{i}.png,{cell}\n" for i, cell in enumerate(cells))
     name = csv(tmp_path / "list.csv", f"path,label\n{lines}")
     source = _open(name)
-    assert list(_by_name(source).values()) == expected
+    assert source.labels().tolist() == expected
     assert source.info.num_classes == max(expected) + 1
     refused("unlabelled=own_views", name=name)
-
-
-def _records(path, labels):
-    rows = [
-        {"image": encoded(picture(i))} | ({} if x is None else {"label": x})
-        for i, x in enumerate(labels)
-    ]
-    write_records(path, rows)
-    return f"tfrecord:{path}"
 
 
 @pytest.mark.slow
@@ -85,27 +70,27 @@ def _records(path, labels):
     ],
 )
 def test_records(labels, options, expected, tmp_path):
-    name = _records(tmp_path / "a.tfrecord", labels)
+    rows = [{"image": encoded(picture(i))} for i in range(4)]
+    for row, label in zip(rows, labels, strict=True):
+        if label is not None:
+            row["label"] = label
+    write_records(tmp_path / "a.tfrecord", rows)
+    name = f"tfrecord:{tmp_path}/a.tfrecord"
     source = _open(name, Reading(unlabelled="own_views", **options))
     assert source.labels().tolist() == expected
     assert source.info.num_classes == max(expected) + 1
     assert source.info.unlabelled
-    assert source.labelled().labels().tolist() == [
-        label for label in expected if label >= 0
-    ]
+    known = [label for label in expected if label >= 0]
+    assert source.labelled().labels().tolist() == known
     if labels[0] is not None:  # The first record decides.
         refused("own_views", name=name)
 
 
 def test_prepared_splits(tmp_path):
     black = np.zeros([4, 6, 5, 3], np.uint8)
-    prepare(
-        tmp_path,
-        "mine",
-        {"train": black, "unlabelled": black},
-        {"train": np.arange(4), "unlabelled": np.full(4, -1)},
-        "abcd",
-    )
+    images = {"train": black, "unlabelled": black}
+    labels = {"train": np.arange(4), "unlabelled": np.full(4, -1)}
+    prepare(tmp_path, "mine", images, labels, "abcd")
     here = {"data_dir": str(tmp_path), "split": "train+unlabelled"}
     source = _open("mine", **here)
     assert sorted(source.labels()) == [-1, -1, -1, -1, 0, 1, 2, 3]

@@ -21,9 +21,8 @@ def embed():
     """Runs the command, by default on a run."""
 
     def run(workdir="", output="", **values):
-        options = fields.replace(
-            Embed(), workdir=str(workdir), output=str(output), **values
-        )
+        values |= {"workdir": str(workdir), "output": str(output)}
+        options = fields.replace(Embed(), **values)
         options.validate()
         assert command.run(options) == 0
 

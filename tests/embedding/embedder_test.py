@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import replicas as share
 import small
 import tensorflow as tf
 
@@ -24,15 +25,10 @@ def _data(n=10):
     ids=str,
 )
 def test_every_example_counts_once_on_any_number_of_replicas(replicas, sizes):
-    strategy = tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(replicas)]
-    )
+    strategy = share.strategy(replicas)
     images, labels = _data(sum(sizes))
-    ends = np.cumsum(sizes)
-    batches = [
-        (images[end - size : end], labels[end - size : end])
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+    parts = (np.split(x, np.cumsum(sizes)[:-1]) for x in (images, labels))
+    batches = list(zip(*parts, strict=True))
     traces = []
     with strategy.scope():
         encoder = _encoder()

@@ -34,17 +34,12 @@ def _columns(path, format):
         return {name: found[name] for name in found.files}
     if format == "parquet":
         table = parquet.read_table(path)
-        columns = {
-            name: table[name].to_numpy(zero_copy_only=False)
-            for name in table.column_names
-        }
-        columns["embedding"] = np.stack(columns["embedding"])
+        columns = {name: table[name].to_pylist() for name in table.column_names}
         assert json.loads(table.schema.metadata[b"label_names"])[3] == "3"
     else:
-        rows = [
-            tf.train.Example.FromString(record).features.feature
-            for record in tf.data.TFRecordDataset(path).as_numpy_iterator()
-        ]
+        records = tf.data.TFRecordDataset(path).as_numpy_iterator()
+        examples = map(tf.train.Example.FromString, records)
+        rows = [example.features.feature for example in examples]
         columns = {
             "embedding": [row["embedding"].float_list.value for row in rows],
             "label": [row["label"].int64_list.value[0] for row in rows],
@@ -74,16 +69,12 @@ def test_shards_add_up_to_the_whole(embed, workdir, digits, tmp_path, capsys):
     assert sorted(os.listdir(tmp_path)) == [*names, "d.json"]
     parts = [np.load(tmp_path / name) for name in names]
     assert [len(part["labels"]) for part in parts] == [100, 100, 100, 60]
-    for column, expected in (
-        ("embeddings", digits[0]),
-        ("labels", digits[1]),
-        ("indices", np.arange(360)),
-    ):
+    columns = "embeddings", "labels", "indices"
+    for column, expected in zip(columns, (*digits, range(360)), strict=True):
         found = np.concatenate([part[column] for part in parts])
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert (
-        "360 embeddings of 64 features, in 4 files" in capsys.readouterr().out
-    )
+    said = "360 embeddings of 64 features, in 4 files"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -117,8 +108,7 @@ def test_a_killed_job_continues_at_the_next_shard(
     embed(workdir, tmp_path / "whole.npz")
     whole = np.load(tmp_path / "whole.npz")["embeddings"]
     parts = [
-        np.load(tmp_path / f"d-{i:05}-of-00004.npz")["embeddings"]
-        for i in range(4)
+        np.load(path)["embeddings"] for path in sorted(tmp_path.glob("d-*"))
     ]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
     assert not list(tmp_path.glob(".half*"))
@@ -133,15 +123,10 @@ def test_files_of_another_job_are_not_changed(embed, workdir, tmp_path):
     output = tmp_path / "d.npz"
     embed(workdir, output, shard_size=200)
     before = {p: p.read_bytes() for p in tmp_path.iterdir()}
-    for values, message in (
-        ({"shard_size": 100}, "shard_size is 200 there, 100 here"),
-        (
-            {"shard_size": 200, "split": "train"},
-            "split is test there, train here",
-        ),
-    ):
-        with pytest.raises(errors.UserError, match=message):
-            embed(workdir, output, **values)
+    with pytest.raises(errors.UserError, match="shard_size is 200 there, 100"):
+        embed(workdir, output, shard_size=100)
+    with pytest.raises(errors.UserError, match="split is test there, train"):
+        embed(workdir, output, shard_size=200, split="train")
     saved_run.make(tmp_path.parent / f"{tmp_path.name}-other", seed=1)
     with pytest.raises(errors.UserError, match=r"another job .*encoder"):
         embed(f"{tmp_path}-other", output, shard_size=200)
@@ -175,16 +160,13 @@ def test_images_of_a_folder_come_with_their_paths(embed, workdir, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     for name in ("b.png", "a.jpg", "\u00e4.png"):
-        PIL.Image.fromarray(
-            np.random.default_rng(0).integers(0, 256, [20, 30, 3], np.uint8)
-        ).save(folder / name)
+        PIL.Image.new("RGB", (30, 20)).save(folder / name)
     (folder / "c.png").write_bytes(b"no image")
     output = tmp_path / "out.npz"
     embed(workdir, output, input=f"folder:{folder}", split="train")
     found = np.load(output, allow_pickle=False)
-    assert found["paths"].tolist() == [
-        str(folder / name) for name in ("a.jpg", "b.png", "\u00e4.png")
-    ]
+    names = "a.jpg", "b.png", "\u00e4.png"
+    assert found["paths"].tolist() == [str(folder / name) for name in names]
     assert "labels" not in found
     listed = (tmp_path / "out.bad.txt").read_text().splitlines()
     assert listed == [str(folder / "c.png")]

@@ -1,7 +1,7 @@
 """A worker's share of a job: what it checks, and a shard that is run twice."""
 
 import dataclasses
-import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,27 +41,21 @@ def test_a_worker_unlike_the_first_process_is_refused(export, images, tmp_path):
 
     for name in ("tf_contrastive", "tensorflow", "Pillow"):
         versions = work.versions | {name: "0.0"}
-        refused(
-            dataclasses.replace(work, versions=versions),
-            f"{name} is .* 0.0 where the job was started",
-        )
+        other = dataclasses.replace(work, versions=versions)
+        refused(other, f"{name} is .* 0.0 where the job was started")
     # Its workers export to other folders, or do not see this one.
     gone = str(tmp_path / "no" / "d.npz")
     elsewhere = dataclasses.replace(work.job, output=gone)
     refused(dataclasses.replace(work, job=elsewhere), f"{tmp_path}/no is not")
-    refused(
-        dataclasses.replace(work, saved_model=f"{tmp_path}/no/1"),
-        f"{tmp_path}/no/1 is not",
-    )
+    other = dataclasses.replace(work, saved_model=f"{tmp_path}/no/1")
+    refused(other, f"{tmp_path}/no/1 is not")
     # Without the folder, each image would be listed as unreadable.
     images.rename(tmp_path / "moved")
     refused(work, "images is not on the worker")
     (tmp_path / "moved").rename(images)
     work.embed()
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "d.json",
-        "d-00000-of-00002.npz",
-    }
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"d.json", "d-00000-of-00002.npz"}
 
 
 def test_a_shard_that_is_there_is_kept(export, images, tmp_path):
@@ -71,8 +65,7 @@ def test_a_shard_that_is_there_is_kept(export, images, tmp_path):
     before = (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns
     first.embed()
     # What an attempt leaves that ends before it writes its shard.
-    with open(second.shard.bad_path, "w") as file:
-        file.write(json.dumps({"missing": ["an image"]}))
+    Path(second.shard.bad_path).write_text('{"missing": ["an image"]}')
     second.embed()
     assert (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns == before
     assert np.load(second.shard.path)["indices"].tolist() == [3, 4, 5]
@@ -82,10 +75,7 @@ def test_a_shard_that_is_there_is_kept(export, images, tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "Traceback:\n  File x\ntf_contrastive.errors.UserError: a: b\n",
-            "a: b",
-        ),
+        ("Traceback:\n  File x\ntf_c.errors.UserError: a: b\n", "a: b"),
         ("UserError: a [while running 'Embed']", "a [while running 'Embed']"),
         ("Traceback:\nValueError: no UserError: here", None),
     ],

@@ -30,6 +30,10 @@ def vgg(tmp_path_factory):
     return path
 
 
+def _slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 # ---- Features ----------------------------------------------------------------
 
 
@@ -38,12 +42,10 @@ def vgg(tmp_path_factory):
     [
         # A file may expect other images, with colours in their own order.
         ("VGG16", SIDE, {"standardize": "none"}, lambda x: x / 255),
-        # Blue first.
-        pytest.param("VGG16", SIDE, {}, None, marks=pytest.mark.slow),
-        # [-1, 1].
-        pytest.param("MobileNet", SIDE, {}, None, marks=pytest.mark.slow),
+        _slow("VGG16", SIDE, {}, None),  # Blue first.
+        _slow("MobileNet", SIDE, {}, None),  # [-1, 1].
         # Smaller than Keras takes; it divides by 255 itself.
-        pytest.param("RegNetX002", 16, {}, None, marks=pytest.mark.slow),
+        _slow("RegNetX002", 16, {}, None),
     ],
 )
 def test_features_equal_those_of_keras(
@@ -130,17 +132,15 @@ def test_half_precision_rounds_no_weights(tmp_path):
 def test_features_equal_those_of_keras_cv(tmp_path):
     import keras_cv
 
-    model = trained(
-        keras_cv.models.ResNetBackbone(
-            stackwise_filters=[64, 128, 256, 512],
-            stackwise_blocks=[2, 2, 2, 2],
-            stackwise_strides=[1, 2, 2, 2],
-            block_type="basic_block",
-            # It divides by 255 itself.
-            include_rescaling=True,
-            input_shape=(SIDE, SIDE, 3),
-        )
+    backbone = keras_cv.models.ResNetBackbone(
+        stackwise_filters=[64, 128, 256, 512],
+        stackwise_blocks=[2, 2, 2, 2],
+        stackwise_strides=[1, 2, 2, 2],
+        block_type="basic_block",
+        include_rescaling=True,  # It divides by 255 itself.
+        input_shape=(SIDE, SIDE, 3),
     )
+    model = trained(backbone)
     model.save_weights(path := tmp_path / "w.h5")
     found = ours("keras_cv:resnet18", path)
     assert_equal_features(found, model, lambda x: x)
@@ -185,23 +185,15 @@ def test_a_download_that_fails_says_what_to_do(monkeypatch):
 
     monkeypatch.setattr(data_utils, "urlretrieve", fail)
     monkeypatch.setenv("HOME", "/nonexistent")
-    with pytest.raises(errors.UserError) as raised:
+    with pytest.raises(errors.UserError, match=r"no network.*~/.keras/models"):
         ours("keras:VGG16", "imagenet")
-    text = str(raised.value)
-    assert "\n" not in text
-    for part in ("no network", "init_from=FILE", "~/.keras/models"):
-        assert part in text
 
 
 @pytest.mark.parametrize("standardize", ["none", "dataset", "0,0,0/1,1,1"])
 def test_imagenet_weights_have_their_standardization(standardize):
-    run = fields.replace(
-        Pretrain(),
-        encoder="keras:MobileNet",
-        init_from="imagenet",
-        standardize=standardize,
-        workdir="w",
-    )
+    options = {"init_from": "imagenet", "workdir": "w"}
+    options |= {"encoder": "keras:MobileNet", "standardize": standardize}
+    run = fields.replace(Pretrain(), **options)
     with pytest.raises(errors.UserError, match="leave `standardize` out"):
         run.validate()
     # What a run records, and default.

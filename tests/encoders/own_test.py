@@ -14,7 +14,6 @@ from tf_contrastive.exporting import exported_networks
 
 _layers = tf.keras.layers
 _IMAGES = np.random.default_rng(0).uniform(size=[8, 6, 6, 3]).astype(np.float32)
-_RAW = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
 
 
 def _sequential(width=4):
@@ -42,21 +41,6 @@ class _Subclass(tf.keras.Model):
         return {"width": self.width}
 
 
-class _Layer(_layers.Layer):
-    """Takes neither a name nor a type, as many do."""
-
-    def __init__(self, width=4):
-        super().__init__()
-        self.width = width
-        self.inner = _layers.Conv2D(width, 3)
-
-    def call(self, images):
-        return self.inner(images)
-
-    def get_config(self):
-        return {"width": self.width}
-
-
 class _Opaque(_layers.Layer):
     """Keras cannot copy it."""
 
@@ -68,13 +52,21 @@ class _Opaque(_layers.Layer):
         return self.inner(images)
 
 
+class _Layer(_Opaque):
+    """Takes neither a name nor a type, as many do."""
+
+    def __init__(self, width=4):
+        super().__init__(_layers.Conv2D(width, 3))
+        self.width = width
+
+    def get_config(self):
+        return {"width": self.width}
+
+
 def _of_shape(image_shape, width=2):
+    last = _layers.Dense(width * image_shape[0])
     return tf.keras.Sequential(
-        [
-            tf.keras.Input(image_shape),
-            _layers.Flatten(),
-            _layers.Dense(width * image_shape[0]),
-        ]
+        [tf.keras.Input(image_shape), _layers.Flatten(), last]
     )
 
 
@@ -100,26 +92,28 @@ def test_the_forms_of_an_encoder(part, options, features):
     encoder = encoders.build(part, image_shape=(6, 6, 3), **options)
     assert encoder.output_shape == (None, features)
     assert encoder(_IMAGES).dtype == tf.float32
-    norms = [
-        layer
-        for layer in encoder.submodules
-        if isinstance(layer, _layers.BatchNormalization)
-    ]
-    assert all(type(n) is BatchNormalization and n.synchronized for n in norms)
+    for layer in encoder.submodules:
+        if isinstance(layer, _layers.BatchNormalization):
+            assert type(layer) is BatchNormalization and layer.synchronized
     other = encoders.build(part, image_shape=(6, 6, 3), **options)
     ids = {id(v) for v in encoder.variables}
     assert not any(id(v) in ids for v in other.variables)
 
 
-class _Normalization(_layers.BatchNormalization):
-    pass
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_normalization_of_a_class_of_ones_own_is_warned_of(count, caplog):
+    kind = type("_Normalization", (_layers.BatchNormalization,), {})
     with replicas.strategy(count).scope():
-        encoders.build(_Normalization, image_shape=(6, 6, 3))
+        encoders.build(kind, image_shape=(6, 6, 3))
     assert ("_Normalization" in caplog.text) == (count > 1)
+
+
+def _integers(x):
+    return tf.cast(x, tf.int32)
+
+
+def _scalar(x):
+    return tf.numpy_function(np.mean, [x], tf.float32)
 
 
 def _pair():
@@ -140,23 +134,9 @@ def _pair():
         (lambda: _layers.Conv2D(4, 9), {}, "does not take inputs of 6 x 6 x 3"),
         ("my_module:my_encoder", {}, "own_modules=my_module"),
         # Keras itself would fail in the first step.
-        (
-            lambda: _of_shape((5, 5, 3)),
-            {},
-            r"not take inputs of 6 x 6 x 3, but of shape \(None, 5, 5, 3\)",
-        ),
-        (
-            lambda: _layers.Lambda(lambda x: tf.cast(x, tf.int32)),
-            {},
-            "returns int32 of shape",
-        ),
-        (
-            lambda: _layers.Lambda(
-                lambda x: tf.numpy_function(np.mean, [x], tf.float32)
-            ),
-            {},
-            "must be floats|unknown size",
-        ),
+        (lambda: _of_shape((5, 5, 3)), {}, r"but of shape \(None, 5, 5, 3\)"),
+        (lambda: _layers.Lambda(_integers), {}, "returns int32 of shape"),
+        (lambda: _layers.Lambda(_scalar), {}, "must be floats|unknown size"),
     ],
 )
 def test_another_form_of_encoder_is_named(part, options, text):
@@ -228,8 +208,7 @@ def test_the_exported_copy_has_the_same_features(part):
 
 
 def test_what_cannot_be_copied_is_named():
-    encoder = encoders.build(
-        lambda: _Opaque(_layers.Conv2D(3, 3)), image_shape=(6, 6, 3)
-    )
+    part = functools.partial(_Opaque, _layers.Conv2D(3, 3))
+    encoder = encoders.build(part, image_shape=(6, 6, 3))
     with pytest.raises(errors.UserError, match="opaque cannot be copied"):
         exported_networks.plain_encoder(encoder)

@@ -42,12 +42,13 @@ def _embedded(encoder, dataset, split):
     return embedding.embed(encoder, batches)
 
 
+_SLOW = [pytest.mark.slow, needs_prepared]
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        x
-        if "digits" in x
-        else pytest.param(x, marks=[pytest.mark.slow, needs_prepared])
+        pytest.param(x, marks=[] if "digits" in x else _SLOW)
         for x in pretrained.names()
     ],
 )

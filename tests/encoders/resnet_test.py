@@ -16,6 +16,10 @@ def _small(**options):
     return encoders.build("resnet10", **options)
 
 
+def _slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def _until(encoder, layer):
     return tf.keras.Model(encoder.input, encoder.get_layer(layer).output)
 
@@ -26,18 +30,10 @@ def _until(encoder, layer):
         ("resnet18", 1, "imagenet", 11_176_512),
         ("resnet18", 1, "cifar", 11_168_832),
         ("resnet50", 1, "imagenet", 23_508_032),
-        *(
-            pytest.param(*row, marks=pytest.mark.slow)
-            for row in (
-                ("resnet50", 1, "cifar", 23_500_352),
-                ("resnet50", 2, "imagenet", 93_907_072),
-                ("resnet101", 1, "imagenet", 42_500_160),
-                ("resnet50", 2, "cifar", 93_891_712),
-                ("resnet50", 4, "imagenet", 375_378_176),
-                ("resnet200", 1, "imagenet", 62_624_832),
-                ("resnet200", 1, "cifar", 62_617_152),
-            )
-        ),
+        _slow("resnet50", 2, "imagenet", 93_907_072),
+        _slow("resnet101", 1, "imagenet", 42_500_160),
+        _slow("resnet50", 4, "imagenet", 375_378_176),
+        _slow("resnet200", 1, "cifar", 62_617_152),
     ],
 )
 def test_parameters_are_those_of_the_papers(name, width, stem, parameters):
@@ -128,34 +124,27 @@ def test_an_encoder_of_local_normalization_takes_the_same_weights():
     local.set_weights(encoder.get_weights())
     np.testing.assert_array_equal(encoder(noise()), local(noise()))
     for model, expected in ((encoder, True), (local, False)):
-        norms = [
-            layer
-            for layer in model.layers
-            if isinstance(layer, BatchNormalization)
-        ]
-        assert len(norms) == 12
-        assert {norm.synchronized for norm in norms} == {expected}
+        kind = BatchNormalization
+        norms = [x.synchronized for x in model.layers if isinstance(x, kind)]
+        assert norms == 12 * [expected]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options",
+    ("side", "options"),
     [
-        {"kernel_size": 3},
-        {"kernel_size": 1},
-        {"kernel_size": (5, 3)},
-        {"kernel_size": 3, "strides": 2},
-        {"kernel_size": 2},
-        {"kernel_size": 3, "dilation_rate": 2},
-        {"kernel_size": 3, "padding": "valid"},
+        *((side, {}) for side in (3, 1, (5, 3), 2)),
+        *((3, {"strides": 2}), (3, {"dilation_rate": 2})),
+        (3, {"padding": "valid"}),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("jit", [False, True])
-def test_values_and_gradients_equal_those_of_keras(options, jit):
+def test_values_and_gradients_equal_those_of_keras(side, options, jit):
     options = {"padding": "same", "use_bias": False, **options}
     x = tf.random.stateless_normal([3, 7, 6, 4], [0, 1])
-    ours, theirs = Conv2D(5, **options), tf.keras.layers.Conv2D(5, **options)
+    kinds = Conv2D, tf.keras.layers.Conv2D
+    ours, theirs = (kind(5, side, **options) for kind in kinds)
     ours.build(x.shape)
     theirs.build(x.shape)
     theirs.set_weights(ours.get_weights())
@@ -185,13 +174,11 @@ def test_gradients_in_half_precision(side, filters, shape):
         for seed, channels in enumerate((260, filters))
     )
     results = []
-    for layer, dtype in (
-        (Conv2D(filters, side, dtype="mixed_bfloat16", **options), tf.bfloat16),
-        (
-            tf.keras.layers.Conv2D(filters, side, dtype="float64", **options),
-            tf.float64,
-        ),
+    for kind, policy, dtype in (
+        (Conv2D, "mixed_bfloat16", tf.bfloat16),
+        (tf.keras.layers.Conv2D, "float64", tf.float64),
     ):
+        layer = kind(filters, side, dtype=policy, **options)
         layer.build(x.shape)
         initial = tf.random.stateless_normal(layer.kernel.shape, [2, 0])
         layer.set_weights([tf.cast(initial, layer.dtype)])

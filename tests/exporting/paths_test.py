@@ -16,12 +16,9 @@ pytestmark = pytest.mark.keras
 def test_a_loaded_export_is_the_encoder(encoder, saved):
     loaded = tf_contrastive.load(saved)
     images = make_images(4) / np.float32(255)
-    np.testing.assert_allclose(
-        loaded(images), encoder(images, training=False), atol=1e-5
-    )
-    np.testing.assert_allclose(
-        loaded(images, training=False), loaded(images), atol=0
-    )
+    expected = encoder(images, training=False)
+    np.testing.assert_allclose(loaded(images), expected, atol=1e-5)
+    assert np.all(loaded(images, training=False) == loaded(images))
     assert loaded(images[:0]).shape == (0, 6)
     assert exporting.image_shape(loaded) == (SIZE, SIZE, 3)
     assert embedding.checksum(loaded) == embedding.checksum(encoder)
@@ -57,9 +54,8 @@ def _unnamed(branches):
             return tf.keras.Model(images, layer(images))
 
         images = tf.keras.Input(image_shape)
-        x = tf.keras.layers.Add()(
-            [(i + 1) * part()(images) for i in range(branches)]
-        )
+        parts = [(i + 1) * part()(images) for i in range(branches)]
+        x = tf.keras.layers.Add()(parts)
         x = tf.keras.layers.BatchNormalization()(x)
         return tf.keras.Model(images, x)
 
@@ -84,16 +80,12 @@ def test_layers_without_own_names_are_copied_to_their_own(tmp_path):
 def test_a_loaded_export_trains(encoder, projection, saved):
     loaded = exporting.load(saved)
     h = tf.random.stateless_normal([4, 6], [0, 0])
-    np.testing.assert_allclose(
-        loaded.projection(h), projection(h, training=False), atol=1e-5
-    )
-    names = [variable.shape for variable in encoder.trainable_variables]
-    assert [v.shape for v in loaded.trainable_variables] == names
-    statistics = [
-        v
-        for v in loaded.variables
-        if v.name not in {t.name for t in loaded.trainable_variables}
-    ]
+    expected = projection(h, training=False)
+    np.testing.assert_allclose(loaded.projection(h), expected, atol=1e-5)
+    shapes = [variable.shape for variable in encoder.trainable_variables]
+    assert [v.shape for v in loaded.trainable_variables] == shapes
+    trained = {v.name for v in loaded.trainable_variables}
+    statistics = [v for v in loaded.variables if v.name not in trained]
     before = [v.numpy() for v in statistics]
     images = tf.constant(make_images(16) / np.float32(255))
     targets = tf.random.stateless_normal([16, 6], [0, 0])
@@ -111,9 +103,8 @@ def test_a_loaded_export_trains(encoder, projection, saved):
             loss = tf.reduce_mean((outputs - targets) ** 2)
         gradients = tape.gradient(loss, loaded.trainable_variables)
         assert all(gradient is not None for gradient in gradients)
-        optimizer.apply_gradients(
-            zip(gradients, loaded.trainable_variables, strict=True)
-        )
+        pairs = zip(gradients, loaded.trainable_variables, strict=True)
+        optimizer.apply_gradients(pairs)
         history.append(float(loss))
     assert history[-1] < 0.9 * history[0]
     for old, variable in zip(before, statistics, strict=True):

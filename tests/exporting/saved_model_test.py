@@ -18,11 +18,9 @@ def test_invalid_classifiers_are_refused(bank, encoder, tmp_path):
     with pytest.raises(errors.UserError, match=r"embeddings: .* NaN"):
         exporting.PrototypeHead(bank[0] * np.nan, bank[1])
     head = exporting.PrototypeHead(*bank)
-    names = ["a", "b"]
+    named = {"head": head, "label_names": ["a", "b"]}
     with pytest.raises(errors.UserError, match="2 label names"):
-        exporting.export(
-            encoder, str(tmp_path / "a"), head=head, label_names=names
-        )
+        exporting.export(encoder, str(tmp_path / "a"), **named)
     assert not (tmp_path / "a").exists()
 
 
@@ -54,9 +52,8 @@ def test_an_encoder_of_several_replicas_is_cloned_to_one():
     plain = exporting.plain_encoder(encoder)
     assert not any(hasattr(variable, "values") for variable in plain.variables)
     assert embedding.checksum(plain) == embedding.checksum(encoder)
-    np.testing.assert_allclose(
-        plain(images), encoder(images, training=False), atol=1e-5
-    )
+    expected = encoder(images, training=False)
+    np.testing.assert_allclose(plain(images), expected, atol=1e-5)
 
 
 def test_invalid_exports_are_refused(encoder, tmp_path):
@@ -80,6 +77,5 @@ def test_an_exported_probe_normalizes_as_the_runs_probe_does():
     probe.build([None, 5])
     probe.set_weights([kernel, np.ones(3, np.float32)])
     head = classifier_heads.ProbeHead(kernel, np.ones(3), normalize=True)
-    np.testing.assert_allclose(
-        head(features), tf.nn.softmax(probe(features)), rtol=1e-6
-    )
+    expected = tf.nn.softmax(probe(features))
+    np.testing.assert_allclose(head(features), expected, rtol=1e-6)

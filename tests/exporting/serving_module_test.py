@@ -78,9 +78,7 @@ def served(saved, tmp_path_factory):
         "wide": wide,
         "large": make_images(1, 90, 70),
         "empty": np.zeros([0, 0, 0, 3], np.uint8),
-        "mixed": np.array(
-            [jpeg, b"", png, b"no image", jpeg[:-200], png], object
-        ),
+        "mixed": np.array([jpeg, b"", png, b"x", jpeg[:-200], png], object),
         "garbage": np.array([b"\xff\xd8\xff", b"\x89PNG"], object),
         "none": np.array([], object),
     }
@@ -104,28 +102,19 @@ def test_every_signature_equals_the_model(encoder, projection, bank, served):
         _close(out[f"{name}_float"], h)
         _close(out[f"{name}_projection"], projection(h, training=False).numpy())
         scores = classifiers.prototype(*bank, h)
-        assert out[f"{name}_labels"].dtype == np.int64
-        np.testing.assert_array_equal(
-            out[f"{name}_labels"], scores.top(1)[:, 0]
-        )
+        labels = out[f"{name}_labels"]
+        assert labels.dtype == np.int64
+        np.testing.assert_array_equal(labels, scores.top(1)[:, 0])
         logits = np.full([len(h), 5], -np.inf)
         logits[:, scores.classes] = scores.scores / 0.1
-        np.testing.assert_allclose(
-            out[f"{name}_probabilities"],
-            scipy.special.softmax(logits, axis=1),
-            atol=1e-4,
-        )
+        expected = scipy.special.softmax(logits, axis=1)
+        found = out[f"{name}_probabilities"]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
     _close(out["keras"], _expected(encoder, given["same"]))
-    for name, shape in (
-        ("empty", (0, 6)),
-        ("empty_float", (0, 6)),
-        ("empty_projection", (0, 4)),
-        ("empty_labels", (0,)),
-        ("empty_probabilities", (0, 5)),
-        ("none", (0, 6)),
-        ("none_ok", (0,)),
-    ):
-        assert out[name].shape == shape
+    shapes = {"": (6,), "_float": (6,), "_projection": (4,), "_labels": ()}
+    for name, shape in (shapes | {"_probabilities": (5,)}).items():
+        assert out[f"empty{name}"].shape == (0, *shape)
+    assert (out["none"].shape, out["none_ok"].shape) == ((0, 6), (0,))
 
 
 def test_bytes_are_decoded_as_by_pillow_or_refused(encoder):
@@ -142,10 +131,6 @@ def test_bytes_are_decoded_as_by_pillow_or_refused(encoder):
             assert np.abs(image - scaled[0]).max() < 1e-5, name
 
 
-def _segment(marker, content):
-    return b"\xff" + marker + struct.pack(">H", len(content) + 2) + content
-
-
 _EXIF_TAG = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
 _EXIF = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + _EXIF_TAG
 _WITHOUT = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 0)
@@ -157,17 +142,18 @@ _CONFUSING = b"\xff\xd8\xff\xda\xff\xe1" + _WITHOUT + _XMP[:29]
 @pytest.mark.parametrize(
     "segments",
     [
-        [(b"\xed", b"Photoshop 3.0\0" + _CONFUSING), (b"\xe1", _EXIF)],
-        [(b"\xe2", b"ICC_PROFILE\0\1\1" + _CONFUSING), (b"\xe1", _EXIF)],
-        [(b"\xe1", _WITHOUT + _CONFUSING), (b"\xe1", _XMP)],
-        [(b"\xfe", _EXIF), (b"\xe1", _WITHOUT)],
-        [(b"\xfe", _CONFUSING), (b"\xe0", _EXIF), (b"\xe1", _XMP)],
-        [(b"\xe1", _EXIF), (b"\xe1", _WITHOUT)],
+        [(0xED, b"Photoshop 3.0\0" + _CONFUSING), (0xE1, _EXIF)],
+        [(0xE2, b"ICC_PROFILE\0\1\1" + _CONFUSING), (0xE1, _EXIF)],
+        [(0xE1, _WITHOUT + _CONFUSING), (0xE1, _XMP)],
+        [(0xFE, _EXIF), (0xE1, _WITHOUT)],
+        [(0xFE, _CONFUSING), (0xE0, _EXIF), (0xE1, _XMP)],
+        [(0xE1, _EXIF), (0xE1, _WITHOUT)],
     ],
 )
 def test_metadata_may_hold_the_bytes_of_other_segments(segments):
     plain = _encoded(make_images(1)[0], "JPEG")
-    data = plain[:2] + b"".join(_segment(*x) for x in segments) + plain[2:]
+    between = b"".join(odd_images.segment(*x) for x in segments)
+    data = plain[:2] + between + plain[2:]
     with PIL.Image.open(io.BytesIO(data)) as image:
         expected = image.getexif().get(0x0112, 1)
     assert image_bytes.orientation(tf.constant(data)) == expected
@@ -176,11 +162,10 @@ def test_metadata_may_hold_the_bytes_of_other_segments(segments):
 def test_floats_out_of_range_are_refused(signatures):
     serve = signatures["serving_float"]
     images = make_images(3) / np.float32(255)
+    refused = tf.errors.InvalidArgumentError
     for value in (255.0, -0.5, np.nan, np.inf):
         images[1, 2, 3, 0] = value
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match=r"float32 in \[0, 1\]"
-        ):
+        with pytest.raises(refused, match=r"float32 in \[0, 1\]"):
             serve(images=tf.constant(images))
     # The rounding of a resize is not an error.
     images[1, 2, 3, 0] = 1.0005
@@ -189,13 +174,12 @@ def test_floats_out_of_range_are_refused(signatures):
 
 def test_a_damaged_image_does_not_fail_its_batch(encoder, served):
     given, out = served
-    assert out["mixed_ok"].tolist() == [True, False, True, False, False, True]
-    assert not out["mixed"][~out["mixed_ok"]].any()
-    good = given["mixed"][out["mixed_ok"]]
-    images = [odd_images.by_pillow(data) for data in good]
-    np.testing.assert_allclose(
-        out["mixed"][out["mixed_ok"]], _expected(encoder, images), atol=1e-5
-    )
+    found, ok = out["mixed"], out["mixed_ok"]
+    assert ok.tolist() == [True, False, True, False, False, True]
+    assert not found[~ok].any()
+    images = [odd_images.by_pillow(data) for data in given["mixed"][ok]]
+    expected = _expected(encoder, images)
+    np.testing.assert_allclose(found[ok], expected, atol=1e-5)
     assert out["garbage_ok"].tolist() == [False, False]
     assert not out["garbage"].any()
 
@@ -206,17 +190,13 @@ def test_a_damaged_image_does_not_fail_its_batch(encoder, served):
 def _png(width, height, data=b""):
     """A PNG of any declared size."""
 
-    def chunk(kind, content):
-        checksum = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + checksum
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(data))
-        + chunk(b"IEND", b"")
-    )
+    parts = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),
+        b"IDAT": zlib.compress(data),
+        b"IEND": b"",
+    }
+    chunks = (odd_images.chunk(*part) for part in parts.items())
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def _resized(encoded, places, size=65_500):
@@ -296,12 +276,10 @@ def test_malformed_files_do_not_affect_others(signatures):
 
 def test_images_of_other_channels_are_named(saved):
     served = tf.saved_model.load(saved)
-    for signature in ("serving_default", "serving_float"):
-        dtype = tf.uint8 if signature == "serving_default" else tf.float32
+    refused = tf.errors.InvalidArgumentError
+    for name, dtype in (("default", tf.uint8), ("float", tf.float32)):
         for channels in (1, 4):
             images = tf.zeros([2, 9, 7, channels], dtype)
-            with pytest.raises(
-                tf.errors.InvalidArgumentError,
-                match=rf"must have 3 channels, not\] \[{channels}\]",
-            ):
-                served.signatures[signature](images=images)
+            text = rf"must have 3 channels, not\] \[{channels}\]"
+            with pytest.raises(refused, match=text):
+                served.signatures[f"serving_{name}"](images=images)

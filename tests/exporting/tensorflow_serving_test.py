@@ -1,12 +1,10 @@
 """TensorFlow Serving: files of an export, launcher, clients."""
 
 import concurrent.futures
-import importlib.util
 import json
 import os
 import shlex
 import sys
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -24,7 +22,8 @@ from tf_contrastive.exporting import tflite_onnx
 
 pytestmark = pytest.mark.keras
 
-_ROOT = Path(__file__).absolute().parents[2]
+
+_BATCHING = "2/assets.extra/batching_parameters.txt"
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +33,6 @@ def base(tmp_path_factory):
     for _ in range(2):
         served.export(folder)
     return folder
-
-
-def _photograph(side=40):
-    (image,) = tflite_onnx.photographs(1, side)
-    return np.rint(image * 255).astype(np.uint8)
-
-
-def _answers(model, request):
-    """What a server would answer: TensorFlow Serving's Predict."""
-    signature = model.signatures[request.model_spec.signature_name]
-    inputs = {
-        name: tf.constant(tf.make_ndarray(tensor))
-        for name, tensor in request.inputs.items()
-    }
-    response = predict_pb2.PredictResponse()
-    for name, value in signature(**inputs).items():
-        response.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
-    return response
 
 
 # ---- launch/serve -----------------------------------------------------------
@@ -92,30 +73,18 @@ def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
         "--rest_port=9000", "--batching", "--memory=2g", "--cpus=1.5", base
     )
     assert done.returncode == 0, done.stderr
-    assert called == [
-        "run",
-        "--rm",
-        "--init",
-        "--publish=127.0.0.1:8500:8500",
-        "--publish=127.0.0.1:9000:8501",
-        "--memory=2g",
-        "--cpus=1.5",
-        f"--user={os.getuid()}:{os.getgid()}",
-        "--cap-drop=ALL",
-        "--security-opt=no-new-privileges",
-        f"--mount=type=bind,source={base},target=/models/encoder,readonly",
-        "tensorflow/serving:2.15.1",
-        "--model_name=encoder",
-        "--model_base_path=/models/encoder",
-        "--enable_batching",
-        "--batching_parameters_file="
-        "/models/encoder/2/assets.extra/batching_parameters.txt",
-    ]
-    # What it names is there.
-    for argument in called:
-        if "/models/encoder/" in argument:
-            inside = argument.split("/models/encoder/")[1]
-            assert os.path.exists(f"{base}/{inside}")
+    expected = (
+        "run --rm --init --publish=127.0.0.1:8500:8500"
+        " --publish=127.0.0.1:9000:8501 --memory=2g --cpus=1.5"
+        f" --user={os.getuid()}:{os.getgid()} --cap-drop=ALL"
+        " --security-opt=no-new-privileges"
+        " --mount=type=bind,source=BASE,target=/models/encoder,readonly"
+        " tensorflow/serving:2.15.1 --model_name=encoder"
+        " --model_base_path=/models/encoder --enable_batching"
+        f" --batching_parameters_file=/models/encoder/{_BATCHING}"
+    )
+    assert called == [word.replace("BASE", base) for word in expected.split()]
+    assert os.path.exists(f"{base}/{_BATCHING}")
     assert "http://127.0.0.1:9000/v1/models/encoder" in done.stderr
     _, called = serve("--host=[::]", base)
     assert "--publish=[::]:8501:8501" in called
@@ -173,69 +142,55 @@ def test_an_installed_server_is_used_where_docker_is_not(serve, base, tmp_path):
         assert told in done.stderr
     done, called = serve("--host=0.0.0.0", "--batching", base, path=path)
     assert done.returncode == 0, done.stderr
-    file = f"{base}/2/assets.extra/batching_parameters.txt"
-    assert called == [
-        "--port=8500",
-        "--rest_api_port=8501",
-        "--model_name=encoder",
-        f"--model_base_path={base}",
-        "--enable_batching",
-        f"--batching_parameters_file={file}",
-    ]
-    assert os.path.exists(file)
+    expected = (
+        "--port=8500 --rest_api_port=8501 --model_name=encoder"
+        " --model_base_path=BASE --enable_batching"
+        f" --batching_parameters_file=BASE/{_BATCHING}"
+    )
+    assert called == [word.replace("BASE", base) for word in expected.split()]
     assert "http://0.0.0.0:8501/v1/models/encoder" in done.stderr
 
 
-# ---- The clients ------------------------------------------------------------
-
-
-def _example(name):
-    path = _ROOT / "examples" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    PIL.Image.fromarray(_photograph()).save(folder / "good.png")
-    (folder / "bad.jpg").write_bytes(b"no image")
-    return [str(folder / name) for name in ("good.png", "bad.jpg")]
-
-
-def _check_answers(base, lines, files):
-    results = [json.loads(line) for line in lines]
-    assert [result["file"] for result in results] == files
-    assert [result["ok"] for result in results] == [True, False]
-    model = tf.saved_model.load(f"{base}/2")
-    given = tf.constant(_photograph()[np.newaxis])
-    expected = model.signatures["serving_default"](images=given)["embedding"]
-    np.testing.assert_allclose(results[0]["embedding"], expected[0], atol=1e-5)
+# ---- The client -------------------------------------------------------------
 
 
 class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """What a server would answer: TensorFlow Serving's Predict."""
+
     def __init__(self, model):
         self._model = model
 
     def Predict(self, request, context):
-        return _answers(self._model, request)
+        signature = self._model.signatures[request.model_spec.signature_name]
+        inputs = {k: tf.make_ndarray(x) for k, x in request.inputs.items()}
+        inputs = {k: tf.constant(x) for k, x in inputs.items()}
+        response = predict_pb2.PredictResponse()
+        for name, value in signature(**inputs).items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
+        return response
 
 
 @pytest.mark.slow
-def test_the_grpc_client_embeds_files(base, files, capsys, monkeypatch):
+def test_the_grpc_client_embeds_files(base, tmp_path):
+    image = np.rint(tflite_onnx.photographs(1, 40)[0] * 255).astype(np.uint8)
+    files = [tmp_path / "good.png", tmp_path / "bad.jpg"]
+    PIL.Image.fromarray(image).save(files[0])
+    files[1].write_bytes(b"no image")
+    model = tf.saved_model.load(f"{base}/2")
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-        _Service(tf.saved_model.load(f"{base}/2")), server
+        _Service(model), server
     )
     port = server.add_insecure_port("localhost:0")
     server.start()
-    client = _example("grpc_client")
-    words = ["grpc_client.py", f"--address=localhost:{port}", *files]
-    monkeypatch.setattr(sys, "argv", words)
+    client = [sys.executable, "examples/grpc_client.py"]
     try:
-        assert client.main() == 0
+        done = processes.run([*client, f"--address=localhost:{port}", *files])
     finally:
         server.stop(None)
-    _check_answers(base, capsys.readouterr().out.splitlines(), files)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["file"] for result in results] == [*map(str, files)]
+    assert [result["ok"] for result in results] == [True, False]
+    given = tf.constant(image[np.newaxis])
+    expected = model.signatures["serving_default"](images=given)["embedding"]
+    np.testing.assert_allclose(results[0]["embedding"], expected[0], atol=1e-5)

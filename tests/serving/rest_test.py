@@ -22,12 +22,13 @@ _INPUTS = {
 
 
 def _read(kind, body):
-    text = body if isinstance(body, str | bytes) else json.dumps(body)
+    text = json.dumps(body) if isinstance(body, dict | list) else body
     data = text.encode() if isinstance(text, str) else text
     return rest.read(data, {"serving_default": _INPUTS[kind]})
 
 
 _HELLO, _WORLD = {"b64": "aGVsbG8="}, {"b64": "d29ybGQ="}
+_MOST = np.finfo(np.float32).max
 _ONES = np.ones([2, 4, 5, 3], int)
 _REQUESTS = [
     # Rows and columns, with and without the input's name.
@@ -40,11 +41,7 @@ _REQUESTS = [
     ("float", {"inputs": [[[[0, -0.5]]]]}, [[[[0, -0.5]]]]),
     ("float", '{"inputs": [[[[1e-50, 1E2]]]]}', [[[[0, 100]]]]),
     # Nearer to the largest float32 than to what would follow it.
-    (
-        "float",
-        '{"inputs": [[[[3.4028235e38, 1]]]]}',
-        [[[[np.finfo(np.float32).max, 1]]]],
-    ),
+    ("float", '{"inputs": [[[[3.4028235e38, 1]]]]}', [[[[_MOST, 1]]]]),
     # No rows.
     ("uint8", {"inputs": []}, np.zeros([0, 1, 1, 3])),
     ("bytes", {"inputs": []}, np.zeros([0])),
@@ -54,9 +51,8 @@ _REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize("case", range(len(_REQUESTS)))
-def test_requests_become_arrays(case):
-    kind, body, expected = _REQUESTS[case]
+@pytest.mark.parametrize(("kind", "body", "expected"), _REQUESTS)
+def test_requests_become_arrays(kind, body, expected):
     signature, array, is_rows = _read(kind, body)
     assert signature == "serving_default"
     assert is_rows == ("instances" in body)

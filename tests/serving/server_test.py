@@ -38,6 +38,8 @@ def _running(versions, **options):
     """Serves in a thread of this process; gives a client."""
     options = Serving(saved_model="unused", **options)
     with server_module.listen("127.0.0.1", 0) as listener:
+        # asyncio sets TCP_NODELAY only for a named protocol.
+        assert listener.proto == socket.IPPROTO_TCP
         listener.listen()
         server = server_module.make(App(options, versions), 5)
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -87,20 +89,17 @@ def test_answers_equal_direct_calls(client, folder):
         signature = model.signatures[name]
         (key,) = signature.structured_input_signature[1]
         expected = signature(**{key: tf.constant(value)})
-        rows = (
-            [{"b64": base64.b64encode(data).decode()} for data in value]
-            if isinstance(value, list)
-            else value.tolist()
-        )
+        rows = value if isinstance(value, list) else value.tolist()
+        if isinstance(value, list):
+            rows = [{"b64": base64.b64encode(x).decode()} for x in rows]
         body = {"signature_name": name}
         columns = client.predict({**body, "inputs": rows})["outputs"]
         answers = client.predict({**body, "instances": rows})["predictions"]
         if len(expected) > 1:
             answers = {k: [row[k] for row in answers] for k in expected}
         else:
-            columns, answers = (
-                {k: x} for k in expected for x in (columns, answers)
-            )
+            (k,) = expected
+            columns, answers = {k: columns}, {k: answers}
         for k, values in expected.items():
             found = np.array(columns[k], values.dtype.as_numpy_dtype)
             np.testing.assert_array_equal(found, values.numpy(), strict=True)
@@ -112,16 +111,12 @@ def test_status_and_metadata(client, folder):
         status, headers, content = client.ask("GET", path)
         assert status == 200
         assert headers["Content-Type"] == "application/json"
-        assert content["model_version_status"] == [
-            {
-                "version": "1",
-                "state": "AVAILABLE",
-                "status": {"error_code": "OK", "error_message": ""},
-            }
-        ]
+        row = {"version": "1", "state": "AVAILABLE"}
+        row |= {"status": {"error_code": "OK", "error_message": ""}}
+        assert content["model_version_status"] == [row]
     _, _, content = client.ask("GET", f"{_MODEL}/versions/1/metadata")
-    assert content["model_spec"]["name"] == "encoder"
-    assert content["model_spec"]["version"] == "1"
+    spec = {"name": "encoder", "signature_name": "", "version": "1"}
+    assert content["model_spec"] == spec
     signatures = content["metadata"]["signature_def"]["signature_def"]
     assert {*exporting.details(f"{folder}/1")["signatures"]} <= {*signatures}
     bytes_input = signatures["serving_bytes"]["inputs"]["bytes"]
@@ -141,7 +136,6 @@ _FLOAT = {"signature_name": "serving_float", "inputs": [[[[2.0, 0, 0]]]]}
         ("POST", f"{_MODEL}/versions/7:predict", _ONE, 404),
         ("POST", f"{_MODEL}/versions/1:predict", _ONE, 200),
         ("GET", f"{_MODEL}/versions/{10**18 - 1}", None, 404),
-        ("GET", f"{_MODEL}/versions/{2**64}", None, 400),
         ("GET", f"{_MODEL}/versions/{'9' * 5000}", None, 400),
         ("POST", f"{_MODEL}:classify", {"examples": [{}]}, 400),
         ("GET", PREDICT, None, 400),
@@ -337,10 +331,7 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
         assert _status(client.send(request[:-1])) == 408
         assert 1.2 < time.monotonic() - start < 15
         # Byte after byte does not help.
-        with (
-            client.connection() as drip,
-            pytest.raises(ConnectionError),
-        ):
+        with client.connection() as drip, pytest.raises(ConnectionError):
             while time.monotonic() - start < processes.LIMIT:
                 drip.sendall(b"G")
                 time.sleep(0.02)
@@ -362,12 +353,6 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
                 while part := silent.recv(1 << 20):
                     received += len(part)
                 assert received < 8_000_000
-
-
-def test_parts_of_an_answer_are_sent_at_once():
-    """By TCP_NODELAY, which asyncio sets only for a named protocol."""
-    with server_module.listen("127.0.0.1", 0) as listener:
-        assert listener.proto == socket.IPPROTO_TCP
 
 
 # ---- The command ------------------------------------------------------------
@@ -400,10 +385,9 @@ def test_the_command_serves_and_ends_after_the_current_requests(folder):
         assert running.process.output == running.first_line
 
 
-def _refused(**options):
-    options = {"port": 0} | options
+def _refused(port=0, **options):
     with pytest.raises(errors.UserError) as refused:
-        serving.serve(Serving(**options))
+        serving.serve(Serving(port=port, **options))
     return str(refused.value)
 
 
@@ -412,9 +396,8 @@ def test_what_cannot_be_served_is_refused(folder, tmp_path):
     planted = tmp_path / "run"
     shutil.copytree(folder / "1", planted)
     (planted / "config.flags").write_text("")
-    assert "is not an export" in _refused(saved_model=str(planted))
-    assert "is not an export" in _refused(saved_model="pretrained:x")
-    assert "is not an export" in _refused(saved_model=str(tmp_path))
+    for path in (str(planted), "pretrained:x", str(tmp_path)):
+        assert "is not an export" in _refused(saved_model=path)
     tf.saved_model.save(tf.Module(), str(tmp_path / "foreign" / "1"))
     assert "launch/serve" in _refused(saved_model=str(tmp_path / "foreign"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
