@@ -6,7 +6,6 @@ in `mistakes_test`.
 """
 
 import collections
-import contextlib
 import csv
 import io
 import json
@@ -330,40 +329,19 @@ def test_arrays_of_absurd_shapes_are_not_results(tmp_path):
 # ---- What is not a regular file ----------------------------------------------
 
 
-class _Fifo:
-    """A FIFO that notices whether anybody opens it to read."""
-
-    def __init__(self, path):
-        path.unlink()
-        os.mkfifo(path)
-        self._path, self.was_opened, self._ended = path, False, False
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._thread.start()
-
-    def _write(self):
-        while not self._ended:
-            with (
-                contextlib.suppress(BrokenPipeError),
-                open(self._path, "wb") as file,
-            ):
-                self.was_opened |= not self._ended
-                file.write(b"abc")
-
-    def end(self):
-        self._ended = True
-        while self._thread.is_alive():
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
-            self._thread.join(0.1)
-            os.close(descriptor)
-
-
 @pytest.mark.parametrize("kind", [*_RECORDS, "csv", "PNG", "npz"])
 def test_fifos_are_not_opened(kind, tmp_path):
+    """To open one would wait for a writer."""
     path, read = _FILES[kind](tmp_path)
-    fifo = _Fifo(path)
-    assert _refused(read)
-    assert not fifo.was_opened
-    fifo.end()
+    path.unlink()
+    os.mkfifo(path)
+    refused = []
+    thread = threading.Thread(
+        target=lambda: refused.append(_refused(read)), daemon=True
+    )
+    thread.start()
+    thread.join(60)
+    assert refused
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["folder", "csv"])
@@ -430,11 +408,9 @@ def test_a_rotten_image_is_named_and_counted_at_the_next_start(kind, tmp_path):
     _rot(path)
     with pytest.raises(tf.errors.OpError) as caught:
         list(source.examples())
-    named = datasets.name_unreadable(caught.value)
-    assert isinstance(named, errors.UserError) and str(path) in str(named)
+    assert str(path) in str(datasets.name_unreadable(caught.value))
     assert datasets.source(name).info.bad_images == (str(path),)
-    refused = _refused(lambda: datasets.source(name, reading=none))
-    assert str(path) in refused
+    assert str(path) in _refused(lambda: datasets.source(name, reading=none))
 
 
 def test_other_errors_are_not_explained(tmp_path):
@@ -447,31 +423,31 @@ def test_other_errors_are_not_explained(tmp_path):
     assert datasets.name_unreadable(ValueError("IteratorGetNext")) is None
 
 
+_OPTIONS = {"augment_on": "device"}, {"validation_fraction": 0.5}
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_encoder")
-@pytest.mark.parametrize(
-    "options", [{"augment_on": "device"}, {"validation_fraction": 0.5}], ids=str
-)
+@pytest.mark.parametrize("options", _OPTIONS, ids=str)
 def test_a_run_names_a_rotten_image_and_is_saved(
     options, tmp_path, monkeypatch
 ):
     name = _classes(tmp_path / "images", count=8)
     workdir = tmp_path / "run"
-    options |= {"dataset": name, "split": "train", "image_size": 8}
+    options = options | {"dataset": name, "split": "train", "image_size": 8}
     options |= {"batch_size": 4, "min_crop_area": 0.08}
     run = small.run(workdir=str(workdir), **options)
     rotten = sorted((tmp_path / "images").rglob("*.png"))[:8]  # Of class "a".
-    fit = train.fit
 
-    def rotting_fit(*args, **kwargs):
+    def rotting_fit(*args, fit=train.fit, **kwargs):
         for path in rotten:
             _rot(path)
         return fit(*args, **kwargs)
 
-    monkeypatch.setattr(train, "fit", rotting_fit)
-    text = _refused(lambda: train.pretrain(run))
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "fit", rotting_fit)
+        text = _refused(lambda: train.pretrain(run))
     assert str(rotten[0]) in text and "8 of 16" in text and "saved" in text
-    monkeypatch.setattr(train, "fit", fit)
     assert list((workdir / "checkpoints").glob("ckpt-*.index"))
     # The order depends on the number of images.
     assert "allow_changed_data" in _refused(lambda: train.pretrain(run))

@@ -13,13 +13,10 @@ from tf_contrastive.base import errors
 from tf_contrastive.config.dataset import ImageNet100
 
 
-def picture(index, size=(12, 10), mode="RGB"):
+def picture(index, size=(12, 10)):
     rng = np.random.default_rng(index)
-    shape = (*size, 4 if mode == "RGBA" else 3)
-    pixels = rng.integers(0, 256, shape, dtype=np.uint8)
-    return Image.fromarray(pixels, "RGBA" if mode == "RGBA" else "RGB").convert(
-        mode
-    )
+    pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
 
 
 def encoded(image, kind="PNG", **options):
@@ -61,16 +58,12 @@ def prepare(root, name, images, labels, names, shape=None, **options):
     """Prepares a dataset; `images` and `labels` by split."""
     shape = shape or (None, None, next(iter(images.values()))[0].shape[-1])
     splits = {s: {"image": images[s], "label": labels[s]} for s in images}
-    write_prepared(
-        root,
-        lambda f: {
-            "image": f.Image(shape=shape),
-            "label": f.ClassLabel(names=list(names)),
-        },
-        splits,
-        name,
-        **options,
-    )
+
+    def features(kinds):
+        label = kinds.ClassLabel(names=list(names))
+        return {"image": kinds.Image(shape=shape), "label": label}
+
+    write_prepared(root, features, splits, name, **options)
 
 
 def prepare_all(root):

@@ -27,12 +27,8 @@ def photos() -> np.ndarray:
 
 def tiles() -> list[np.ndarray]:
     """Parts of the photographs with details, each uint8 [71, 71, 3]."""
-    parts = [
-        tile
-        for photo in photos()
-        for row in np.split(photo[1:, 1:], 6)
-        for tile in np.split(row, 6, axis=1)
-    ]
+    rows = [row for photo in photos() for row in np.split(photo[1:, 1:], 6)]
+    parts = [tile for row in rows for tile in np.split(row, 6, axis=1)]
     # Those of the sky alone have none.
     return [x for x in parts if np.diff(x / 1.0, axis=0).std() > 10]
 
@@ -41,12 +37,11 @@ def patches(count, side):
     """Pieces of the photographs, uint8 [count, side, side, 3]."""
     images = photos()
     places = np.random.default_rng(1).integers(0, 427 - side, (count, 2))
-    return np.stack(
-        [
-            images[i % 2, top : top + side, left : left + side]
-            for i, (top, left) in enumerate(places)
-        ]
-    )
+    pieces = [
+        images[i % 2, top : top + side, left : left + side]
+        for i, (top, left) in enumerate(places)
+    ]
+    return np.stack(pieces)
 
 
 def noise(n=4, height=32, width=None, channels=3, seed=0):
@@ -75,50 +70,42 @@ def within(fraction, expected, count=DRAWS):
     return abs(fraction - expected) <= 3 * error
 
 
-def serialized(row):
-    """A `tf.train.Example` of bytes, integers, floats, or lists of those."""
-
-    def feature(value):
-        values = value if isinstance(value, list) else [value]
-        if values and isinstance(values[0], bytes):
-            return tf.train.Feature(bytes_list={"value": values})
-        if values and isinstance(values[0], float):
-            return tf.train.Feature(float_list={"value": values})
-        return tf.train.Feature(int64_list={"value": map(int, values)})
-
-    features = {name: feature(value) for name, value in row.items()}
-    features = tf.train.Features(feature=features)
-    return tf.train.Example(features=features).SerializeToString()
+def _feature(value):
+    values = value if isinstance(value, list) else [value]
+    if isinstance(values[0], bytes):
+        return tf.train.Feature(bytes_list={"value": values})
+    if isinstance(values[0], float):
+        return tf.train.Feature(float_list={"value": values})
+    return tf.train.Feature(int64_list={"value": map(int, values)})
 
 
 def write_records(path, rows, options=None):
-    """Writes TFRecords of dicts, or of bytes as they are."""
+    """Writes TFRecords of dicts of bytes, integers, floats, or bytes alone."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path), options) as writer:
         for row in rows:
-            whole = row if isinstance(row, bytes) else serialized(row)
-            writer.write(whole)
+            if isinstance(row, dict):
+                features = {
+                    name: _feature(value) for name, value in row.items()
+                }
+                example = tf.train.Example(features={"feature": features})
+                row = example.SerializeToString()
+            writer.write(row)
 
 
 def write_prepared(root, features, splits, name="mine", **options):
     """Writes a dataset as TFDS prepares it, without any code of its own.
 
-    Args:
-      root: folder of prepared datasets.
-      features: `tfds.features` -> name -> feature.
-      splits: name -> columns.
-      name, options: of the dataset.
+    `features` maps `tfds.features` to name -> feature; `splits` are columns.
     """
     import tensorflow_datasets as tfds
 
+    slices = tf.data.Dataset.from_tensor_slices
     tfds.dataset_builders.store_as_tfds_dataset(
         name=name,
         version="1.0.0",
         features=tfds.features.FeaturesDict(features(tfds.features)),
-        split_datasets={
-            split: tf.data.Dataset.from_tensor_slices(columns)
-            for split, columns in splits.items()
-        },
+        split_datasets={split: slices(x) for split, x in splits.items()},
         data_dir=str(root),
         disable_shuffling=True,
         **options,

@@ -30,10 +30,7 @@ def keras_network(network, **arguments):
 
 
 def trained(model, preprocess=lambda x: x):
-    """Gives a network other weights, and statistics of random images.
-
-    With others, features would hardly depend on the images.
-    """
+    """Gives a network other weights, and statistics of random images."""
     rng, normalizations = np.random.default_rng(0), []
     for layer in model.submodules:
         if isinstance(layer, tf.keras.layers.Normalization) and layer.weights:
@@ -41,13 +38,14 @@ def trained(model, preprocess=lambda x: x):
             mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
             layer.set_weights([*map(np.array, (mean, deviation)), 0])
         elif isinstance(layer, tf.keras.layers.BatchNormalization):
-            layer.set_weights(
-                [w + 0.2 * rng.random(w.shape) for w in layer.get_weights()]
-            )
+            weights = layer.get_weights()
+            layer.set_weights([w + 0.2 * rng.random(w.shape) for w in weights])
             layer.momentum = 0.0
             normalizations.append(layer)
     side = model.input_shape[1] or SIDE
-    prepared = preprocess(np.concatenate([images(side), images(side) / 2]))
+    prepared = preprocess(
+        np.concatenate([make_images(side), make_images(side) / 2])
+    )
     model(prepared, training=True)
     for layer in normalizations:
         # Channels that hardly vary would multiply errors of rounding.
@@ -56,23 +54,20 @@ def trained(model, preprocess=lambda x: x):
     return model
 
 
-def ours(name, source, side=SIDE, channels=3, encoder=None, **options):
-    """Our encoder, or a given one, with these weights, as of `pretrain`."""
+def ours(name, source, side=SIDE, **options):
+    """Our encoder with these weights, as of `pretrain`."""
     encoder_of_run = resolve_encoder(declare(name), side)
     setup = EncoderSetup(init_from=str(source), **options)
     setup.check(encoder_of_run)
     setup = resolve_setup(setup, encoder_of_run)
     statistics = channel_statistics(setup.standardize)
-    mean, std = statistics
-    shape = (side, side, channels)
-    encoder = encoder or encoders.build(
-        name, image_shape=shape, mean=mean, std=std
-    )
+    shape = side, side, 3
+    encoder = encoders.build(name, image_shape=shape, **statistics._asdict())
     backbones.load_weights(name, setup.init_from, encoder, statistics)
     return encoder
 
 
-def images(side=SIDE):
+def make_images(side=SIDE):
     """Bytes, as float32."""
     shape = (2, side, side, 3)
     return np.random.default_rng(1).integers(0, 256, shape).astype(np.float32)
@@ -80,12 +75,11 @@ def images(side=SIDE):
 
 def assert_equal_features(found, model, preprocess, side=SIDE):
     """Compares with the global average of a network's output."""
-    expected = model(preprocess(images(side))).numpy().mean((1, 2))
-    features = found(images(side) / 255).numpy()
+    expected = model(preprocess(make_images(side))).numpy().mean((1, 2))
+    features = found(make_images(side) / 255).numpy()
     assert np.std(expected) > 0
-    np.testing.assert_allclose(
-        features, expected, rtol=0, atol=1e-5 * np.abs(expected).max()
-    )
+    tolerance = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(features, expected, rtol=0, atol=tolerance)
 
 
 def preprocess_of(network):

@@ -65,9 +65,6 @@ def _xmp(orientation: int) -> bytes:
     return f"<x:xmpmeta>{text}</x:xmpmeta>".encode()
 
 
-# ---- JPEG --------------------------------------------------------------------
-
-
 def segment(marker: int, content: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content
 
@@ -77,17 +74,12 @@ def _with_segments(jpeg: bytes, *segments: bytes) -> bytes:
     return jpeg[:2] + b"".join(segments) + jpeg[2:]
 
 
-def _without(jpeg: bytes, marker: int) -> bytes:
-    """Removes the first segment of a marker."""
-    start = jpeg.index(bytes([0xFF, marker]))
-    end = start + 2 + int.from_bytes(jpeg[start + 2 : start + 4])
-    return jpeg[:start] + jpeg[end:]
-
-
 def _jpegs() -> dict[str, bytes]:
     photo = _save(_PHOTO, "JPEG", quality=95)
     cmyk = _save(_CMYK, "JPEG", quality=95)
-    bare = _without(photo, 0xE0)
+    start = photo.index(b"\xff\xe0")
+    end = start + 2 + int.from_bytes(photo[start + 2 : start + 4])
+    bare = photo[:start] + photo[end:]
     adobe = b"Adobe\0\x64\0\0\0\0"
     exif = {n: segment(0xE1, b"Exif\0\0" + _exif(n)) for n in (1, 3, 6, 8)}
     xmp = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + _xmp(6))
@@ -115,9 +107,6 @@ def _jpegs() -> dict[str, bytes]:
             block = segment(0xE1, b"Exif\0\0" + _exif(n, endian))
             files[f"EXIF {n}, {name} endian"] = _with_segments(photo, block)
     return files
-
-
-# ---- PNG ---------------------------------------------------------------------
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
@@ -190,9 +179,6 @@ def _bmps() -> dict[str, bytes]:
     deep[28:30] = struct.pack("<H", 2)  # No such number of bits.
     others = {"palette": _save(_PALETTE, "BMP"), "32 bits": _save(_RGBA, "BMP")}
     return {"24 bits": _save(_RGB, "BMP"), **others, "2 bits": bytes(deep)}
-
-
-# ---- What Pillow decodes -----------------------------------------------------
 
 
 def _tiff(pixels, endian="<", form=1, white_first=False) -> bytes:
@@ -278,12 +264,11 @@ def _others() -> dict[str, bytes]:
         "WEBP rgba": _save(_RGBA, "WEBP", lossless=True),
         "WEBP XMP": _save(_RGB, "WEBP", lossless=True, xmp=_xmp(6)),
     }
-    has_avif = PIL.features.check("avif")
     for n in (1, 6, 7):
         exif = Image.Exif()
         exif[0x112] = n
         kinds[f"WEBP EXIF {n}"] = _save(_RGB, "WEBP", exif=exif, lossless=True)
-        if has_avif:
+        if PIL.features.check("avif"):
             kinds[f"AVIF EXIF {n}"] = _save(_PHOTO, "AVIF", exif=exif)
     return kinds
 
@@ -310,10 +295,7 @@ def files() -> dict[str, tuple[str, bytes]]:
 
 
 def by_pillow(content: bytes, upright: bool = True) -> np.ndarray | None:
-    """The pixels of an image, uint8 [h, w, 3]; None if Pillow has none.
-
-    Of 16 bits, those of mode I of a PGM file among them, the upper 8.
-    """
+    """The pixels, uint8 [h, w, 3], or None; of 16 bits the upper 8."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

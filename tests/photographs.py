@@ -25,13 +25,8 @@ def photographs(count=64, side=16):
 def encoder():
     """A small residual network with statistics of photographs."""
     tf.keras.utils.set_random_seed(0)
-    network = encoders.build(
-        "resnet10",
-        width=0.125,
-        stem="cifar",
-        image_shape=(16, 16, 3),
-        synchronized=False,
-    )
+    options = {"width": 0.125, "stem": "cifar", "synchronized": False}
+    network = encoders.build("resnet10", image_shape=(16, 16, 3), **options)
     network(photographs(), training=True)
     return network
 
@@ -49,16 +44,11 @@ def context(network=None, labelled=True, projection=None, **options):
     random = np.random.RandomState(3)
     images = (photographs(160) * 255).astype(np.uint8)
     labels = random.randint(3, size=160) if labelled else None
-    train, test = (
+    splits = [
         datasets.from_arrays(images[rows], labels[rows] if labelled else None)
         for rows in (slice(0, 100), slice(100, 160))
-    )
-    return contexts.make(
-        network or encoder(),
-        train,
-        test,
-        fields.replace(Scoring(), embedding_batch_size=32),
-        run=fields.replace(small.RUN, image_size=16),
-        projection=projection,
-        **options,
-    )
+    ]
+    scoring = fields.replace(Scoring(), embedding_batch_size=32)
+    options |= {"run": fields.replace(small.RUN, image_size=16)}
+    options |= {"projection": projection}
+    return contexts.make(network or encoder(), *splits, scoring, **options)

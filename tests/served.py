@@ -101,10 +101,7 @@ class Client:
 
 @contextlib.contextmanager
 def server(folder, *words):
-    """Runs `serve` until the end of the block; gives a client.
-
-    The client has the attributes `process` and `first_line`, which it printed.
-    """
+    """Runs `serve`; gives a client with its `process` and `first_line`."""
     command = processes.main("serve", "--port=0", f"--saved_model={folder}")
     without_gpus = {"CUDA_VISIBLE_DEVICES": ""}
     with processes.start([*command, *words], variables=without_gpus) as process:

@@ -40,18 +40,12 @@ def test_the_small_network():
         ({"name": "resnet51"}, "did you mean 'resnet50'"),
         ({"width": 0}, "above 0"),
         ({"image_shape": (32, 32)}, "height, width"),
-        (
-            {"stem": "imagenet", "image_shape": (224, 28, 3)},
-            "28 pixels are too small for the imagenet stem",
-        ),
+        ({"stem": "imagenet", "image_shape": (224, 28, 3)}, "28 pixels are"),
         ({"image_shape": (7, 7, 3)}, "too small for the cifar stem"),
         ({"name": "keras:MobilNetV2"}, "did you mean 'keras:MobileNetV2'"),
         ({"name": "torch:resnet18"}, "own_modules=torch"),
         ({"name": "keras:MobileNetV2", "width": 2.0}, "'width'"),
-        (
-            {"name": "keras:VGG16", "image_shape": (16, 16, 3)},
-            "16 x 16 x 3.*image_size",
-        ),
+        ({"name": "keras:VGG16", "image_shape": (16, 16, 3)}, "16 x 16 x 3"),
     ],
 )
 def test_what_cannot_be_built_is_told(options, message):

@@ -1,4 +1,4 @@
-"""Weights of Keras' and KerasCV's networks: features equal the libraries'."""
+"""Keras' and KerasCV's networks with weights: features equal the libraries'."""
 
 import inspect
 import sys
@@ -10,14 +10,17 @@ from library_networks import (
     SIDE,
     assert_equal_features,
     keras_network,
+    make_images,
     ours,
     preprocess_of,
     trained,
 )
 
+from tf_contrastive import exporting
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model.networks import precision
 
 data_utils = sys.modules[inspect.unwrap(tf.keras.utils.get_file).__module__]
@@ -51,12 +54,23 @@ def _slow(*case):
 def test_features_equal_those_of_keras(
     network, side, options, preprocess, tmp_path
 ):
-    images = tf.keras.Input((side, side, 3))
-    model = keras_network(network, input_tensor=images)
+    model = keras_network(network, input_tensor=tf.keras.Input((side, side, 3)))
     model.save_weights(path := tmp_path / "w.hdf5")
     found = ours(f"keras:{network}", path, side=side, **options)
     preprocess = preprocess or preprocess_of(network)
     assert_equal_features(found, model, preprocess, side=side)
+    # An export has Keras' own normalization again.
+    plain = exporting.plain_encoder(found)
+    assert_equal_features(plain, model, preprocess, side=side)
+    kind = tf.keras.layers.BatchNormalization
+    for encoder, expected in ((found, BatchNormalization), (plain, kind)):
+        norms = [x for x in encoder.submodules if isinstance(x, kind)]
+        assert {*map(type, norms)} <= {expected}
+    # Statistics of the batch, as Keras takes them.
+    prepared = preprocess(make_images(side))
+    expected = model(prepared, training=True).numpy().mean((1, 2))
+    h = found(make_images(side) / 255, training=True)
+    assert np.linalg.norm(h - expected) < 1e-3 * np.linalg.norm(expected)
 
 
 @pytest.mark.slow
@@ -122,7 +136,7 @@ def test_half_precision_rounds_no_weights(tmp_path):
     model.save_weights(path := tmp_path / "w.h5")
     with precision("mixed_bfloat16"):
         found = ours("keras:EfficientNetB0", path)
-    # Those of the layer that standardizes, which is without effect in ours.
+    # The first, of a layer that standardizes, are without effect in ours.
     assert [v.dtype for v in found.weights[:2]] == [tf.float32] * 2
     for mine, theirs in zip(found.weights[3:], model.weights[3:], strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -182,17 +182,14 @@ def test_the_forms_of_a_head(part, normalize_input):
     assert again(features).shape == z.shape
 
 
-@pytest.mark.parametrize(
-    ("part", "options", "text"),
-    [
+def test_another_form_of_head_is_named():
+    for part, options, text in (
         (4, {}, "projection int is of the wrong form"),
         (_head, {"sise": 3}, "did you mean 'size'"),
         (lambda: _layers.Reshape([5, 1]), {}, r"must be \[N, P\]"),
-    ],
-)
-def test_another_form_of_head_is_named(part, options, text):
-    with pytest.raises(errors.UserError, match=text):
-        heads.build(part, **options)(tf.ones([2, 5]))
+    ):
+        with pytest.raises(errors.UserError, match=text):
+            heads.build(part, **options)(tf.ones([2, 5]))
 
 
 # ---- Exports -----------------------------------------------------------------

@@ -119,12 +119,8 @@ class _Simclr(_Program):
         others = {"global_step": 7, "base_model/conv2d/kernel/Momentum": 0.0}
         names, arrays = zip(*(self.arrays | others).items(), strict=True)
         prefix, slices = f"{folder}/model.ckpt-7", [""] * len(names)
-        tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=names,
-            shape_and_slices=slices,
-            tensors=arrays,
-        )
+        written = {"tensor_names": names, "tensors": arrays}
+        tf.raw_ops.SaveV2(prefix=prefix, shape_and_slices=slices, **written)
         return prefix
 
 
@@ -180,29 +176,21 @@ class _SimclrTf2(_Program):
 
         Its graph, which must not be loaded, is left out.
         """
-        model, variables = _Node(), []
+        model, variables = tf.Module(), []
         for name, array in self.arrays.items():
             *path, last = ["resnet_model", *name.split("/")]
             node = model
             for part in path:
-                node = node.child(part)
+                if not hasattr(node, part):
+                    setattr(node, part, tf.Module())
+                node = getattr(node, part)
             variables.append(tf.Variable(array))
             setattr(node, last, variables[-1])
-        root = tf.train.Checkpoint(
-            model=model, trainable_variables_list=variables
-        )
+        named = {"model": model, "trainable_variables_list": variables}
+        root = tf.train.Checkpoint(**named)
         root.write(f"{folder}/12/variables/variables")
         open(f"{folder}/12/saved_model.pb", "w").close()
         return folder
-
-
-class _Node(tf.Module):
-    """An object with others as attributes, as in a layer or list of Keras."""
-
-    def child(self, name):
-        if not hasattr(self, name):
-            setattr(self, name, _Node())
-        return getattr(self, name)
 
 
 class _Torchvision(_Program):
@@ -212,13 +200,13 @@ class _Torchvision(_Program):
     always_projects, pads_evenly = False, True
     prefix, _shortcut = "module.encoder_q.", "downsample"
     _other = "module.encoder_k."
-    _stem, _stages = ("conv1", "bn1"), "layer{}"
+    _stem, _stages, _first = ("conv1", "bn1"), "layer{}", 1
 
     def stem(self):
         self._names = iter(self.prefix + name for name in self._stem)
 
     def start(self, stage, block, deep):
-        name = self.prefix + self._stages.format(stage + 1)
+        name = self.prefix + self._stages.format(stage + self._first)
         self._block = f"{name}.{block}"
 
     def within(self, part):
@@ -252,20 +240,14 @@ class _Children(_Torchvision):
     """PyTorch: `Sequential(*list(resnet.children())[:-1])`, as in lightly."""
 
     prefix, _stem, _stages = "backbone.", ("0", "1"), "{}"
-
-    def start(self, stage, block, deep):
-        # After conv1, bn1, relu and maxpool.
-        super().start(stage + 3, block, deep)
+    _first = 4  # After conv1, bn1, relu and maxpool.
 
 
-class _Generator(_Torchvision):
+class _Generator(_Children):
     """PyTorch: the teacher of DINO, of lightly's ResNetGenerator."""
 
     prefix, _shortcut = "teacher_backbone.", "shortcut"
-    _stem, _stages, _other = ("0", "1"), "{}", "student_backbone."
-
-    def start(self, stage, block, deep):
-        super().start(stage + 1, block, deep)
+    _first, _other = 2, "student_backbone."
 
 
 class _Supcontrast(_Torchvision):
