@@ -13,7 +13,12 @@ DIGITS = sklearn_datasets.load_digits()
 
 
 def test_digits_are_stratified_splits_of_scikit_learn_s():
-    train, test = (datasets.source("digits", s) for s in ("train", "test"))
+    train = datasets.source("digits", "train")
+    data, info = datasets.load("digits", "test")
+    assert data.element_spec["image"].dtype == tf.uint8
+    assert data.element_spec["label"] == tf.TensorSpec([], tf.int64)
+    assert len(list(data)) == info.num_examples == 360
+    test = datasets.source("digits", "test")
     assert (train.info.num_examples, test.info.num_examples) == (1437, 360)
     assert train.info.image_shape == (8, 8, 3)
     assert train.info.num_classes == 10
@@ -27,13 +32,6 @@ def test_digits_are_stratified_splits_of_scikit_learn_s():
     assert sorted(rows) == sorted(zip(theirs, DIGITS.target, strict=True))
     shares = np.bincount(labels(test)) / np.bincount(DIGITS.target)
     assert np.all(np.abs(shares - 0.2) < 0.01)
-
-
-def test_load_gives_examples_and_info():
-    data, info = datasets.load("digits", "test")
-    assert data.element_spec["image"].dtype == tf.uint8
-    assert data.element_spec["label"] == tf.TensorSpec([], tf.int64)
-    assert len(list(data)) == info.num_examples == 360
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 5), (4, 6, 5, 1), (4, 6, 5, 3)])

@@ -27,12 +27,8 @@ def digits_of(opened, split):
 
 
 def test_digits_are_not_flipped():
-    for name, flip in (
-        ("multidigits:count=3", False),
-        ("randbit:bits=3,of=mnist:3.0.1", False),
-        ("randbit:bits=3,of=cifar10", True),
-    ):
-        assert resolve_views(Views(), name, 32).policy.flip is flip
+    for name in ("multidigits:count=3", "randbit:bits=3,of=mnist:3.0.1"):
+        assert not resolve_views(Views(), name, 32).policy.flip
 
 
 # ---- Digits on a canvas ------------------------------------------------------
@@ -121,21 +117,13 @@ def test_places_are_uniform_over_the_canvas_and_overlap(tmp_path):
     assert stats.chisquare(halves).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("count", "canvas", "digit"), [(1, 112, 28), (5, 50, 14)]
-)
-def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
-    name = f"multidigits:count={count},placement=grid,canvas={canvas}"
-    source = opened(f"{name},digit={digit}")
-    places = source.arrays["places"].numpy()
-    assert not (places % digit).any()
-    assert places.min() >= 0 and places.max() <= canvas - digit
-    cells = places // digit
-    numbers = cells[..., 0] * (canvas // digit) + cells[..., 1]
-    assert all(len(set(row)) == count for row in numbers)
-    if count == 1:
-        everywhere = set(numbers.ravel())
-        assert len(everywhere) > 12 and source.info.has_labels
+def test_in_grid_digits_are_in_cells_of_their_own(opened):
+    name = "multidigits:count=5,placement=grid,canvas=50,digit=14"
+    places = opened(name).arrays["places"].numpy()
+    assert set(places.ravel()) == {0, 14, 28}
+    cells = places // 14 @ [3, 1]
+    assert all(len(set(row)) == 5 for row in cells)
+    assert set(cells.ravel()) == set(range(9))
 
 
 # ---- Digits on images --------------------------------------------------------
@@ -192,7 +180,6 @@ def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
 
     name = "digit_on_image:of=cifar10"
     first = which(name)
-    assert first.tolist() == which(name).tolist()
     part = which(name, "train[30:60]", images[30:60])
     assert part.tolist() == first[30:60].tolist()
     other = which("digit_on_image:seed=1,of=cifar10")

@@ -21,16 +21,11 @@ def _uneven():
 
 
 def _generated(generator):
-    return tf.data.Dataset.from_generator(
-        generator,
-        output_signature=(
-            tf.TensorSpec([None, None, 3], tf.uint8),
-            tf.TensorSpec([], tf.int64),
-        ),
-    )
+    image = tf.TensorSpec([None, None, 3], tf.uint8)
+    spec = image, tf.TensorSpec([], tf.int64)
+    return tf.data.Dataset.from_generator(generator, output_signature=spec)
 
 
-_UNEVEN = _generated(_uneven)
 _ONCE = _uneven()
 
 

@@ -34,24 +34,22 @@ def test_a_worker_unlike_the_first_process_is_refused(export, images, tmp_path):
     shards = jobs.begin(job, {})
     work = next(remote.works(job, export, shards))
 
-    def refused(other, message):
+    def refused(message, work=work, **changed):
         with pytest.raises(errors.UserError, match=message):
-            other.embed()
+            dataclasses.replace(work, **changed).embed()
         assert not list((tmp_path / "out").glob("d-*"))
 
     for name in ("tf_contrastive", "tensorflow", "Pillow"):
         versions = work.versions | {name: "0.0"}
-        other = dataclasses.replace(work, versions=versions)
-        refused(other, f"{name} is .* 0.0 where the job was started")
+        refused(f"{name} is .* 0.0 where the job was", versions=versions)
     # Its workers export to other folders, or do not see this one.
     gone = str(tmp_path / "no" / "d.npz")
     elsewhere = dataclasses.replace(work.job, output=gone)
-    refused(dataclasses.replace(work, job=elsewhere), f"{tmp_path}/no is not")
-    other = dataclasses.replace(work, saved_model=f"{tmp_path}/no/1")
-    refused(other, f"{tmp_path}/no/1 is not")
+    refused(f"{tmp_path}/no is not", job=elsewhere)
+    refused(f"{tmp_path}/no/1 is not", saved_model=f"{tmp_path}/no/1")
     # Without the folder, each image would be listed as unreadable.
     images.rename(tmp_path / "moved")
-    refused(work, "images is not on the worker")
+    refused("images is not on the worker")
     (tmp_path / "moved").rename(images)
     work.embed()
     names = {path.name for path in (tmp_path / "out").iterdir()}

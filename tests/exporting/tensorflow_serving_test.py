@@ -92,11 +92,8 @@ def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
     assert nothing is None
     assert shlex.split(done.stdout) == ["docker", *called]
     _, called = serve("--image=other", "gs://bucket/export")
-    assert called[-3:] == [
-        "other",
-        "--model_name=encoder",
-        "--model_base_path=gs://bucket/export",
-    ]
+    path = "--model_base_path=gs://bucket/export"
+    assert called[-3:] == ["other", "--model_name=encoder", path]
 
 
 @pytest.mark.parametrize(
@@ -133,14 +130,12 @@ def test_an_installed_server_is_used_where_docker_is_not(serve, base, tmp_path):
     assert "http://" not in done.stderr and done.stderr.count("\n") == 1
     (programs / "tensorflow_model_server").write_text(source)
     (programs / "tensorflow_model_server").chmod(0o755)
-    for words, told in (
-        ([], "add --host=0.0.0.0"),
-        (["--host=0.0.0.0", "--memory=2g"], "--memory needs Docker"),
-    ):
+    host = "--host=0.0.0.0"
+    for words in ([], [host, "--memory=2g"]):
         done, called = serve(*words, base, path=path)
         assert (done.returncode, called) == (2, None)
-        assert told in done.stderr
-    done, called = serve("--host=0.0.0.0", "--batching", base, path=path)
+        assert ("--memory needs Docker" if words else host) in done.stderr
+    done, called = serve(host, "--batching", base, path=path)
     assert done.returncode == 0, done.stderr
     expected = (
         "--port=8500 --rest_api_port=8501 --model_name=encoder"

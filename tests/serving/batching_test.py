@@ -22,11 +22,9 @@ async def _compute(requests, max_rows, cancelled=()):
             raise ValueError("a bad row")
         return {"y": 2 * rows}
 
-    batcher = Batcher(max_rows, threads=1)
-    tasks = []
+    batcher, tasks = Batcher(max_rows, threads=1), []
     for kind, values in (("a", [0]), *requests):
-        rows = np.array(values, np.float32)
-        work = batcher.compute(kind, call, rows)
+        work = batcher.compute(kind, call, np.array(values, np.float32))
         tasks.append(asyncio.create_task(work))
         await asyncio.sleep(0)  # It begins, or waits behind those before it.
     for i in cancelled:

@@ -1,6 +1,7 @@
 """Which version is served, with models that are a file of JSON."""
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -27,10 +28,9 @@ class _Model(SavedModel):
         with open(f"{path}/saved_model.pb") as file:
             self.text = file.read()
         outputs = json.loads(self.text)
-        key = outputs.pop("input", "images")
+        of_input = outputs.pop("input", "images"), np.dtype(np.uint8), (-1, 3)
         self.signatures = {
-            name: Signature(key, np.dtype(np.uint8), (-1, 3), outputs[name])
-            for name in outputs
+            k: Signature(*of_input, x) for k, x in outputs.items()
         }
 
 
@@ -57,16 +57,15 @@ def base(tmp_path):
     return tmp_path
 
 
-_written = [1]
+_times = itertools.count(1)
 
 
 def _write(base, number, text):
     """Writes a version, each at another time."""
-    (base / str(number)).mkdir(exist_ok=True)
     path = base / str(number) / "saved_model.pb"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    _written[0] += 1
-    os.utime(path, (_written[0], _written[0]))
+    os.utime(path, [next(_times)] * 2)
 
 
 def _served(versions):
@@ -77,19 +76,21 @@ def _served(versions):
 _polls = [0]
 
 
-def _follow(versions, is_done):
+def _follow(versions, is_done=lambda: True):
     """Follows until a condition holds, and a few polls longer."""
 
-    async def run():
-        following = asyncio.create_task(versions.follow())
+    async def until(is_done):
         end = time.monotonic() + processes.LIMIT
         while not is_done():
             assert time.monotonic() < end
             await asyncio.sleep(0.001)
-        before = _polls[0]
-        while _polls[0] < before + 4:
-            assert not following.done() and time.monotonic() < end
-            await asyncio.sleep(0.001)
+
+    async def run():
+        following = asyncio.create_task(versions.follow())
+        await until(is_done)
+        last = _polls[0] + 4
+        await until(lambda: _polls[0] >= last)
+        assert not following.done()
         following.cancel()
 
     asyncio.run(run())
@@ -115,16 +116,15 @@ def test_a_version_by_itself_is_served_if_it_is_good(base):
         module.Versions(str(base))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        _BROKEN,
-        '{"a": ["x", "y"]}',
-        '{"a": ["x"], "b": ["x"]}',
-        '{"a": ["x", "y"], "b": ["x"], "input": "pixels"}',
-    ],
-    ids=["broken", "no signature", "no output", "other input"],
-)
+_BAD = {
+    "broken": _BROKEN,
+    "no signature": '{"a": ["x", "y"]}',
+    "no output": '{"a": ["x"], "b": ["x"]}',
+    "other input": '{"a": ["x", "y"], "b": ["x"], "input": "pixels"}',
+}
+
+
+@pytest.mark.parametrize("text", _BAD.values(), ids=list(_BAD))
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_bad_version_does_not_replace_the_served_one(
     base, text, number, caplog
@@ -146,27 +146,23 @@ def test_an_older_one_is_served_if_the_served_one_is_removed(base):
     versions = module.Versions(str(base))
     # It is being replaced.
     (base / "2" / "saved_model.pb").unlink()
-    _follow(versions, lambda: True)
+    _follow(versions)
     assert versions.number == 2
     shutil.rmtree(base / "2")
     _follow(versions, lambda: versions.number == 1)
     # Nothing is left: the last one stays.
     shutil.rmtree(base / "1")
-    _follow(versions, lambda: True)
+    _follow(versions)
     assert _served(versions) == (1, _GOOD)
 
 
-def test_files_that_change_while_they_are_loaded_are_not_served(
-    base, monkeypatch
-):
-    versions = module.Versions(str(base))
-    loaded = []
+def test_files_that_change_while_loaded_are_not_served(base, monkeypatch):
+    versions, loaded = module.Versions(str(base)), []
 
     def load(path):
-        model = _Model(path)
+        loaded.append(_Model(path))
         _write(base, 2, _BETTER)
-        loaded.append(path)
-        return model
+        return loaded[-1]
 
     monkeypatch.setattr(module, "SavedModel", load)
     _write(base, 2, _GOOD)
