@@ -197,11 +197,11 @@ def test_multi_labels_go_through_batches(opened):
     _, labels = next(iter(shown))
     assert labels.dtype == tf.int32 and labels.shape == (20, 10)
     assert labels.numpy().sum(axis=1).max() == 3
-    preprocess = views.evaluation(32)
-    scored = datasets.evaluation_batches(source, preprocess, batch_size=20)
-    assert set(next(iter(scored))[1].numpy()) == {-1}
-    both = datasets.view_batches(source, maker, batch_size=20, seed=0)
-    assert set(next(iter(both))[1].numpy()) == {-1}
+    named = {"batch_size": 20}
+    scored = datasets.evaluation_batches(source, views.evaluation(32), **named)
+    both = datasets.view_batches(source, maker, seed=0, **named)
+    for batches in (scored, both):
+        assert set(next(iter(batches))[1].numpy()) == {-1}
     with pytest.raises(UserError, match="one label"):
         order = dataclasses.replace(order, sampler="class_balanced")
         datasets.training_batches(source, maker, order)

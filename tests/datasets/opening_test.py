@@ -4,12 +4,7 @@ import dataclasses
 import importlib
 
 import pytest
-from dataset_helpers import (
-    class_folders,
-    encoded,
-    picture,
-    refused,
-)
+from dataset_helpers import class_folders, encoded, picture, refused
 from image_helpers import write_records
 
 from tf_contrastive import datasets

@@ -41,16 +41,11 @@ def test_images_are_the_same_at_one_place(tmp_path, opened):
         assert found.same.any() and not found.copies.any()
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "count"),
-    [("train", "train[90%:]", 144), ("train[:1]", "train[:1]", 1)],
-)
-def test_common_images_of_slices_are_refused(train, test, count):
-    splits = (datasets.source("digits", split) for split in (train, test))
-    with pytest.raises(errors.UserError) as caught:
+def test_common_images_of_slices_are_refused():
+    splits = (datasets.source("digits", x) for x in ("train", "train[90%:]"))
+    said = r"test_split=train\[90%:\] has 144 image\(s\) of split=train "
+    with pytest.raises(errors.UserError, match=said):
         datasets.check_disjoint(*splits)
-    said = str(caught.value)
-    assert f"test_split={test} has {count:,} image(s) of split={train}" in said
     apart = (datasets.source("digits", f"train[{x}]") for x in (":500", "500:"))
     assert datasets.check_disjoint(*apart) is None
 
@@ -90,16 +85,13 @@ def test_a_few_copies_are_a_warning_and_most_are_refused(how, splits):
         datasets.check_disjoint(*_both(name))
 
 
-@pytest.mark.parametrize(("copied", "is_refused"), [(9, False), (10, True)])
-def test_half_of_the_images_may_not_be_copies(copied, is_refused):
+def test_half_of_the_images_may_not_be_copies():
     images = np.arange(60, dtype=np.uint8).reshape(60, 1, 1, 1)
-    train = datasets.from_arrays(images[:40])
-    test = datasets.from_arrays(images[40 - copied : 60 - copied])
-    if is_refused:
-        with pytest.raises(errors.UserError, match="10 of the 20"):
-            datasets.check_disjoint(train, test)
-    else:
-        assert "9 of the 20" in str(datasets.check_disjoint(train, test))
+    starts = 20, 31, 30
+    train, nine, ten = (datasets.from_arrays(images[x:][:20]) for x in starts)
+    assert "9 of the 20" in str(datasets.check_disjoint(train, nine))
+    with pytest.raises(errors.UserError, match="10 of the 20"):
+        datasets.check_disjoint(train, ten)
 
 
 @pytest.mark.parametrize("kind", ["folder", "csv"])

@@ -47,11 +47,7 @@ def images(tmp_path):
 
 @pytest.fixture
 def damaged(tmp_path, monkeypatch):
-    """Twelve images, of which four are damaged after the command's start.
-
-    Returns:
-      The paths of the damaged ones. All datasets are this one.
-    """
+    """Paths of four of twelve images, damaged after the command's start."""
     folder = write_images(tmp_path / "damaged", 12)
     source = datasets.source(f"folder:{folder}", "train")
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)

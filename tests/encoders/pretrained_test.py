@@ -8,13 +8,7 @@ import pytest
 from image_helpers import PREPARED, needs_prepared
 
 import tf_contrastive
-from tf_contrastive import (
-    __main__,
-    datasets,
-    embedding,
-    evaluation,
-    views,
-)
+from tf_contrastive import __main__, datasets, embedding, evaluation, views
 from tf_contrastive.base import errors
 from tf_contrastive.encoders import pretrained
 

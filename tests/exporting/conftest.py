@@ -24,8 +24,8 @@ def bank(encoder):
     """Embeddings of training images, and their labels; class 3 has none."""
     labels = np.arange(30) % 5
     labels[labels == 3] = 4
-    images = export_helpers.make_images(30, seed=5)
-    return encoder(images / 255.0).numpy(), labels
+    images = export_helpers.make_images(30, seed=5) / 255.0
+    return encoder(images).numpy(), labels
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,7 @@ def saved(encoder, projection, bank, tmp_path_factory):
     model = ContrastiveModel(encoder, projection, losses.build("ntxent"))
     return exporting.export(
         model,
-        str(tmp_path_factory.mktemp("exports")),
+        tmp_path_factory.mktemp("exports"),
         head=exporting.PrototypeHead(*bank),
         label_names=["ant", "bee", "cat", "dog", "\u00e9lan"],
         max_image_pixels=1 << 20,

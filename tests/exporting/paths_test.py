@@ -27,10 +27,9 @@ def test_a_loaded_export_is_the_encoder(encoder, saved):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "export"])
 def test_a_loaded_encoder_takes_bytes_and_refuses_other_values(kind, tmp_path):
-    saved_run.make(tmp_path / "run", branches=True)
-    path = str(tmp_path / "run")
-    if kind == "export":
-        path = exporting.export(path, str(tmp_path / "export"))
+    path, export = str(tmp_path / "run"), str(tmp_path / "export")
+    saved_run.make(path, branches=True)
+    path = exporting.export(path, export) if kind == "export" else path
     load = exporting.load(path)
     bytes = np.random.default_rng(0).integers(0, 256, [2, 8, 8, 3], np.uint8)
     expected = load(tf.constant(bytes / 255, tf.float32))
@@ -112,10 +111,9 @@ def test_a_loaded_export_trains(encoder, projection, saved):
 
 
 def test_invalid_folders_are_refused(tmp_path):
-    with pytest.raises(errors.UserError, match="nor a checkpoint"):
-        exporting.load(str(tmp_path / "missing"))
-    with pytest.raises(errors.UserError, match="neither a run"):
-        exporting.load(str(tmp_path))
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(errors.UserError, match="neither a run"):
+            exporting.load(str(path))
     tf.saved_model.save(tf.Module(), str(tmp_path))
     with pytest.raises(errors.UserError, match="not an export"):
         exporting.load(str(tmp_path))

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import scipy.special
 import tensorflow as tf
+from dataset_helpers import encoded
 from export_helpers import SIZE, make_images
 
 from tf_contrastive import classifiers, exporting, views
@@ -41,23 +42,19 @@ sys.modules["tf_contrastive"] = None
 import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 given = np.load(sys.argv[2], allow_pickle=True)
-default = model.signatures["serving_default"]
-serve_bytes = model.signatures["serving_bytes"]
-out = {}
+signatures, out = model.signatures, {}
 for name in ("same", "wide", "large", "empty"):
-    images = given[name]
-    out[name] = default(images=tf.constant(images))["embedding"]
-    floats = tf.constant(images / np.float32(255))
-    served = model.signatures["serving_float"](images=floats)
+    images = tf.constant(given[name])
+    floats = tf.constant(given[name] / np.float32(255))
+    out[name] = signatures["serving_default"](images=images)["embedding"]
+    served = signatures["serving_float"](images=floats)
     out[name + "_float"] = served["embedding"]
-    served = model.signatures["project"](images=tf.constant(images))
-    out[name + "_projection"] = served["projection"]
-    served = model.signatures["classify"](images=tf.constant(images))
-    out[name + "_labels"] = served["labels"]
-    out[name + "_probabilities"] = served["probabilities"]
+    for kind in ("project", "classify"):
+        served = signatures[kind](images=images)
+        out |= {f"{name}_{key}": value for key, value in served.items()}
 for name in ("mixed", "garbage", "none"):
     data = tf.constant(given[name].tolist(), tf.string, [len(given[name])])
-    served = serve_bytes(bytes=data)
+    served = signatures["serving_bytes"](bytes=data)
     out[name], out[name + "_ok"] = served["embedding"], served["ok"]
 keras = tf.keras.models.load_model(sys.argv[1] + "/" + sys.argv[4])
 out["keras"] = tf.constant(keras.predict(given["same"] / 255.0, verbose=0))
@@ -83,8 +80,7 @@ def served(saved, tmp_path_factory):
     }
     folder = tmp_path_factory.mktemp("served")
     np.savez(folder / "given.npz", **given)
-    given_file, out_file = folder / "given.npz", folder / "out.npz"
-    words = (saved, given_file, out_file, exporting.KERAS_FILE)
+    words = saved, "given.npz", "out.npz", exporting.KERAS_FILE
     processes.run(processes.python(_READER, *words), cwd=folder)
     return given, np.load(folder / "out.npz")
 
@@ -199,9 +195,7 @@ def _png(width, height, data=b""):
 
 
 def _encoded(image, kind, **options):
-    stream = io.BytesIO()
-    PIL.Image.fromarray(image).save(stream, kind, **options)
-    return stream.getvalue()
+    return encoded(PIL.Image.fromarray(image), kind, **options)
 
 
 def _bombs():

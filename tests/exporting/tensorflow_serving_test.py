@@ -13,10 +13,7 @@ import processes
 import pytest
 import served
 import tensorflow as tf
-from tensorflow_serving.apis import (
-    predict_pb2,
-    prediction_service_pb2_grpc,
-)
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from tf_contrastive.exporting import tflite_onnx
 

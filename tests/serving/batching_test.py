@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import numpy as np
+import pytest
 
 from tf_contrastive.serving.batching import Batcher
 
@@ -41,18 +42,19 @@ def _run(requests, *arguments):
     return asyncio.run(_compute([("a", r) for r in requests], *arguments))
 
 
-def test_requests_that_wait_are_joined_up_to_the_limit():
-    batches, results = _run([[1], [2, 3], [4]], 3)
-    assert batches == [[1, 2, 3], [4]]
-    assert results == [[2], [4, 6], [8]]
-    assert _run([[1], [2]], 1)[0] == [[1], [2]]
+_CASES = [
+    ([[1], [2, 3], [4]], 3, [[1, 2, 3], [4]], [[2], [4, 6], [8]]),
+    ([[1], [2]], 1, [[1], [2]], [[2], [4]]),
+    # A large request is divided, and one that fails fails alone.
+    ([[1, 2, 3, 4, 5]], 2, [[1, 2], [3, 4], [5]], [[2, 4, 6, 8, 10]]),
+    ([np.zeros([0, 2])], 4, [[]], [[]]),
+    ([[1], [-1], [2]], 4, [[1, -1, 2], [1], [-1], [2]], [[2], ValueError, [4]]),
+]
 
 
-def test_a_large_request_is_divided():
-    batches, results = _run([[1, 2, 3, 4, 5]], 2)
-    assert batches == [[1, 2], [3, 4], [5]]
-    assert results == [[2, 4, 6, 8, 10]]
-    assert _run([np.zeros([0, 2])], 4) == ([[]], [[]])
+@pytest.mark.parametrize(("requests", "limit", "batches", "results"), _CASES)
+def test_requests_that_wait_are_joined(requests, limit, batches, results):
+    assert _run(requests, limit) == (batches, results)
 
 
 def test_only_requests_of_a_kind_and_a_size_are_joined():
@@ -60,12 +62,6 @@ def test_only_requests_of_a_kind_and_a_size_are_joined():
     batches, results = asyncio.run(_compute(requests, 8))
     assert batches == [[1, 3], [2, 5], [[4]]]
     assert results == [[2], [4], [6], [[8]], [10]]
-
-
-def test_a_request_that_fails_fails_alone():
-    batches, results = _run([[1], [-1], [2]], 4)
-    assert batches == [[1, -1, 2], [1], [-1], [2]]
-    assert results == [[2], ValueError, [4]]
 
 
 def test_what_is_cancelled_before_it_begins_is_dropped():

@@ -61,7 +61,12 @@ def test_requests_become_arrays(kind, body, expected):
     assert array.tolist() == np.array(expected, dtype).tolist()
 
 
-_DEEP = 100_000
+_DEEP, _PIXEL = 100_000, [[1, 2, 3]]
+_NOT_BYTES = "256", "-1", "1.0", "null", '"1"', "9" * 5000
+_NOT_FLOATS = (
+    *("null", '"1"', "NaN", "-Infinity", "1e400", "3.41e38"),
+    *(f"{10**400}", "9" * 5000),
+)
 _REFUSED = [
     *(("bytes", body) for body in ("", "{", "[1]", "{}", "x = [1]")),
     *(("bytes", {"signature_name": x, "inputs": ["a"]}) for x in (5, "no")),
@@ -76,23 +81,12 @@ _REFUSED = [
     ("bytes", '{"inputs": ["\\ud800"]}'),
     ("uint8", {"inputs": {"image": [[[[1, 2, 3]]]]}}),
     # Silently another number, there.
-    *(
-        ("uint8", f'{{"inputs": [[[[{value}, 0, 0]]]]}}')
-        for value in ("256", "-1", "1.0", "null", '"1"', "9" * 5000)
-    ),
-    *(
-        ("float", f'{{"inputs": [[[[{value}, 0]]]]}}')
-        for value in (
-            *("null", '"1"', "NaN", "-Infinity", "1e400"),
-            *("3.41e38", f"{10**400}", "9" * 5000),
-        )
-    ),
+    *(("uint8", f'{{"inputs": [[[[{x}, 0, 0]]]]}}') for x in _NOT_BYTES),
+    *(("float", f'{{"inputs": [[[[{x}, 0]]]]}}') for x in _NOT_FLOATS),
     # Other shapes.
     *(("uint8", {"inputs": x}) for x in (7, [1, 2], [[[1, 2, 3]]])),
-    ("uint8", {"inputs": [[[[1, 2, 3, 4]]]]}),
-    ("uint8", {"inputs": [[[[1, 2, 3]]], [[[1, 2, 3]] * 2]]}),
-    ("uint8", {"inputs": [[[[1, 2, 3]]], 5]}),
-    ("uint8", {"inputs": [[[[1, 2, [3]]]]]}),
+    *(("uint8", {"inputs": [[[[1, 2, *x]]]]}) for x in ([3, 4], [[3]])),
+    *(("uint8", {"inputs": [[_PIXEL], x]}) for x in ([2 * _PIXEL], 5)),
     ("uint8", f'{{"inputs": {"[" * _DEEP}{"]" * _DEEP}}}'),
     ("float", {"inputs": [[[[1, 2]], [[1, 2]]]]}),
     ("float", {"inputs": [[[[True, False]]]]}),
@@ -101,9 +95,8 @@ _REFUSED = [
 
 @pytest.mark.parametrize("case", range(len(_REFUSED)))
 def test_other_requests_are_refused(case):
-    with pytest.raises(HTTPException) as refused:
+    with pytest.raises(HTTPException, match="400") as refused:
         _read(*_REFUSED[case])
-    assert refused.value.status_code == 400
     assert len(refused.value.detail) < 300
     assert "set_int_max_str_digits" not in refused.value.detail
 
@@ -117,8 +110,8 @@ def test_answers_have_rows_or_columns():
     two = {"a": [[1], [2]], "b": [3, 4]}
     assert _write({"a": [[1], [2]]}, True) == {"predictions": [[1], [2]]}
     assert _write({"a": [[1], [2]]}, False) == {"outputs": [[1], [2]]}
-    assert _write(two, False) == {"outputs": two}
     rows = [{"a": [1], "b": 3}, {"a": [2], "b": 4}]
+    assert _write(two, False) == {"outputs": two}
     assert _write(two, True) == {"predictions": rows}
     others = {"ok": np.array([True]), "labels": np.array([2**53 + 1])}
     written = json.loads(rest.write(others, False))["outputs"]
@@ -134,8 +127,7 @@ def test_floats_read_as_the_same_floats():
     np.testing.assert_array_equal(np.array(written, np.float32), values)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_answer_is_json_or_an_error(value):
-    with pytest.raises(HTTPException) as refused:
-        _write({"x": [1, value]}, True)
-    assert refused.value.status_code == 500
+def test_an_answer_is_json_or_an_error():
+    for value in (np.nan, np.inf, -np.inf):
+        with pytest.raises(HTTPException, match="500"):
+            _write({"x": [1, value]}, True)

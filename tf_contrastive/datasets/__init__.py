@@ -11,10 +11,7 @@ from tf_contrastive.datasets.description import contact_sheet
 from tf_contrastive.datasets.folders import find_images
 from tf_contrastive.datasets.image_files import from_paths
 from tf_contrastive.datasets.opening import load, name_unreadable, source
-from tf_contrastive.datasets.overlap import (
-    check_disjoint,
-    find_overlap,
-)
+from tf_contrastive.datasets.overlap import check_disjoint, find_overlap
 from tf_contrastive.datasets.own_data import from_dataset
 from tf_contrastive.datasets.pipeline import (
     ViewMaker,

@@ -45,7 +45,8 @@ def read(
       HTTPException: status 400 for a body of another form.
     """
     document = _parse(body)
-    name = document.get("signature_name") or "serving_default"
+    name = document.get("signature_name", "")
+    name = "serving_default" if name == "" else name
     if not isinstance(name, str) or name not in signatures:
         names = ", ".join(signatures)
         raise _invalid(f"there is no signature {_shown(name)}: use {names}")

@@ -126,9 +126,6 @@ def error_message(error: Exception) -> str:
     return " ".join(lines) or type(error).__name__
 
 
-# ---- Versions ----------------------------------------------------------------
-
-
 class _Version(NamedTuple):
     """A loaded version, and the files of which it was loaded."""
 
