@@ -10,10 +10,7 @@ from tf_contrastive.serving.batching import Batcher
 
 
 async def _compute(requests, max_rows, cancelled=()):
-    """Computes requests of (kind, rows) while the first one holds the thread.
-
-    Returns the batches, and the outputs or errors.
-    """
+    """Returns batches and results of requests that wait for the first one."""
     batches, release = [], threading.Event()
 
     def call(rows):
