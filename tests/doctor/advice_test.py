@@ -19,15 +19,7 @@ _BAD = [
         {"peak_learning_rate": 0.001},
         "with vit_ti4 diverges",
     ),
-    ("stem", {"stem": "imagenet"}, {}, "stem=cifar"),
-    ("stem", {"image_size": 224, "blur": True}, {}, "stem=imagenet"),
     ("flip", {"dataset": "mnist"}, {}, "flip=False"),
-    (
-        "memory",
-        {"grad_cache_chunks": 2},
-        {"available_memory": 2**30},
-        "grad_cache_chunks=4",
-    ),
     ("slow_input", {}, {"input_speed": 250.0}, "cache=memory"),
     # Not what is set already.
     (
@@ -49,12 +41,6 @@ _BAD = [
         {},
         "views=2",
     ),
-    (
-        "positives",
-        {"loss": "supcon", "batch_size": 8},
-        {},
-        "sampler=class_balanced",
-    ),
     ("negatives", {"batch_size": 16}, {}, "loss=moco"),
     (
         "negatives",
@@ -68,10 +54,7 @@ _BAD = [
         {},
         "queue_size=25000",
     ),
-    ("temperature", {"temperature": 0.01}, {}, "0.05 to 0.5"),
-    ("temperature", {"temperature": 5.0}, {}, "0.05 to 0.5"),
     ("loss_normalize", {"loss_normalize": False}, {}, "loss_normalize=True"),
-    ("learning_rate", {"optimizer": "adamw"}, {}, "lower `learning_rate`"),
     (
         "learning_rate",
         {"learning_rate": 0.3},
@@ -93,12 +76,10 @@ def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
     [
         {},
         {"loss": "supcon", "temperature": 0.07},
-        {"loss": "supcon", "views": 1},
         {"loss": "cross_entropy", "augmentation": "autoaugment"},
         {"loss": "moco", "queue_size": 8192},
         {"loss": "npairs"},
         {"loss": "decoupled_ntxent"},
-        {"loss": "decoupled_ntxent", "projection_output": 16},
         {"loss": "swd_normal"},
         {"image_size": 224, "stem": "imagenet", "blur": True},
         {"dataset": "mnist", "flip": False},
@@ -115,11 +96,7 @@ def test_a_good_run_gets_no_warning(options):
 
 def test_hours_follow_the_slower_of_input_and_step():
     hours = 100 * (50_000 // 256) * 256 / 3600  # At an image a second.
-    for speeds, slower in (
-        ({}, 1000),
-        ({"input_speed": 100.0}, 100),
-        ({"input_speed": None}, 1000),
-    ):
+    for speeds, slower in (({}, 1000), ({"input_speed": 100.0}, 100)):
         found = doctor_facts.facts(**speeds).hours
         assert found == pytest.approx(hours / slower)
     assert doctor_facts.facts(step_speed=None).hours is None
