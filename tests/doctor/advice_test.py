@@ -9,63 +9,55 @@ import pytest
 from tf_contrastive.base import errors
 from tf_contrastive.doctor import advice, positives
 
-# (check, options, facts, what the warning tells to do)
 _VIT = {"encoder": "vit_ti4", "stem": "auto", "optimizer": "adamw"}
+
+
+def _bad(name, remedy, facts=None, **options):
+    """A check, what its warning tells to do, facts and options."""
+    return name, remedy, facts or {}, options
+
+
+_SLOW = {"process_memory": 1, "step_speed": 10.0}
 _BAD = [
-    ("optimizer", {**_VIT, "optimizer": "lars"}, {}, "optimizer=adamw"),
-    (
+    _bad("optimizer", "optimizer=adamw", **(_VIT | {"optimizer": "lars"})),
+    _bad(
         "warmup",
-        {**_VIT, "warmup_epochs": 0.0},
+        "vit_ti4",
         {"peak_learning_rate": 0.001},
-        "with vit_ti4 diverges",
+        **(_VIT | {"warmup_epochs": 0.0}),
     ),
-    ("flip", {"dataset": "mnist"}, {}, "flip=False"),
-    ("slow_input", {}, {"input_speed": 250.0}, "cache=memory"),
-    # Not what is set already.
-    (
+    _bad("flip", "flip=False", dataset="mnist"),
+    _bad("slow_input", "cache=memory", {"input_speed": 250.0}),
+    _bad(
         "slow_input",
-        {"cache": "memory", "augment_on": "device"},
-        {"input_speed": 250.0},
         "more CPU cores",
+        {"input_speed": 250.0},
+        cache="memory",
+        augment_on="device",
     ),
-    (
-        "encoder",
-        {"image_size": 224, "stem": "imagenet"},
-        {"process_memory": 1, "step_speed": 10.0},
-        "encoder=resnet10, width=0.5, image_size=64",
-    ),
-    ("encoder", {}, {"process_memory": 1, "step_speed": None}, "resnet10"),
-    (
-        "positives",
-        {"loss": "supcon", "views": 1, "batch_size": 8},
-        {},
-        "views=2",
-    ),
-    ("negatives", {"batch_size": 16}, {}, "loss=moco"),
-    (
+    _bad("encoder", "image_size=64", _SLOW, image_size=224, stem="imagenet"),
+    _bad("encoder", "resnet10", {"process_memory": 1, "step_speed": None}),
+    _bad("positives", "views=2", loss="supcon", views=1, batch_size=8),
+    _bad("negatives", "loss=moco", batch_size=16),
+    _bad(
         "negatives",
-        {"loss": "supcon"},
-        {"expected": positives.Expected(511, 0, 255, 0, 50_000)},
         "`loss`",
+        {"expected": positives.Expected(511, 0, 255, 0, 50_000)},
+        loss="supcon",
     ),
-    (
-        "queue_size",
-        {"loss": "moco", "queue_size": 65_536},
-        {},
-        "queue_size=25000",
-    ),
-    ("loss_normalize", {"loss_normalize": False}, {}, "loss_normalize=True"),
-    (
+    _bad("queue_size", "queue_size=25000", loss="moco", queue_size=65_536),
+    _bad("loss_normalize", "loss_normalize=True", loss_normalize=False),
+    _bad(
         "learning_rate",
-        {"learning_rate": 0.3},
-        {"peak_learning_rate": 0.001},
         "learning_rate=90, whose peak is 0.3",
+        {"peak_learning_rate": 0.001},
+        learning_rate=0.3,
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "facts", "remedy"), _BAD)
-def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
+@pytest.mark.parametrize(("name", "remedy", "facts", "options"), _BAD)
+def test_a_bad_combination_gets_one_line(name, remedy, facts, options):
     found = advice.warnings(doctor_facts.facts(options, **facts))
     warning = errors.plain(found[name])
     assert remedy in warning and "\n" not in warning
