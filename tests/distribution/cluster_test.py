@@ -12,7 +12,7 @@ import small
 
 from tf_contrastive import __main__
 from tf_contrastive.base import errors
-from tf_contrastive.distribution import cluster, rendezvous
+from tf_contrastive.distribution import cluster, failures, rendezvous
 
 
 def _tf_config(task="worker", index=0, **jobs):
@@ -216,7 +216,7 @@ def _start(own, timeout=20):
         target=lambda: outcome.extend(_outcomes([own], timeout))
     )
     thread.start()
-    processes.wait_for(lambda: not rendezvous._unreached(own.places[0]))
+    processes.wait_for(lambda: failures._answers(*own.places[0]))
     return thread, outcome
 
 
