@@ -141,10 +141,7 @@ def do_not_convert_self(function: _Function) -> _Function:
 
 
 def with_autograph(function: _Function) -> _Function:
-    """Converts a user's function by AutoGraph, as Keras does, within ours.
-
-    Ours are not converted, and without this what they call is not either.
-    """
+    """Converts a user's function by AutoGraph, within ours, which are not."""
     if tf.executing_eagerly():
         return function
     enabled = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED)
