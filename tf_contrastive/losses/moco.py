@@ -72,15 +72,19 @@ class MoCo(declared.MoCo, base.AnchorLoss):
         queue_mask = tf.cast(queue_mask, tf.int32)
         # Queries and negatives are of class 1, empty slots of class 0.
         ones = tf.ones(tf.shape(q)[:1], tf.int32)
-        sets = [
-            similarity.EmbeddingSet(x, *[tf.zeros_like(classes)] * 3, classes)
-            for x, classes in ((q, ones), (negatives, queue_mask))
-        ]
+        anchors, candidates = (
+            similarity.EmbeddingSet(x, zeros, zeros, zeros, classes)
+            for x, classes, zeros in (
+                (q, ones, 0 * ones),
+                (negatives, queue_mask, 0 * queue_mask),
+            )
+        )
         noise = similarity.Rows(
             lambda block: similarity.log_sum_exp(
                 block.similarities / self.temperature, block.same_class
             ),
-            *sets,
+            anchors,
+            candidates,
             self.block_size,
             matrix_products.use_split(self.similarity_products),
         )

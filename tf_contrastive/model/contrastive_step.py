@@ -90,7 +90,12 @@ class ContrastiveStep(tf.keras.Model):
     """Trains an encoder and its projection head; see `ContrastiveModel`."""
 
     # Of the constructor of a class, in addition to those of its bases.
-    arguments = ("encoder", "projection_head", "seed", "unlabelled")
+    arguments: tuple[str, ...] = (
+        "encoder",
+        "projection_head",
+        "seed",
+        "unlabelled",
+    )
 
     def __init__(
         self,

@@ -4,8 +4,7 @@ Threefry-2x32 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
 as 1, 2, 3", SC 2011) is a function of a key and a counter, with no state. The
 key is the seed of a view, the counter is (stream, position): the numbers of a
 view depend only on its seed, and an additional operation, with a stream of its
-own, does not change those of the others. TensorFlow's stateless generators
-take one seed per call.
+own, does not change others'. TensorFlow's generators take a seed per call.
 """
 
 from collections.abc import Mapping
