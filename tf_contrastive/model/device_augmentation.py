@@ -16,7 +16,7 @@ class DeviceAugmentation(ContrastiveStep):
     The host leaves these views with their colours unchanged.
     """
 
-    arguments = ("augment",)
+    arguments: tuple[str, ...] = ("augment",)
 
     def __init__(
         self,

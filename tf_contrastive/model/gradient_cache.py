@@ -33,7 +33,7 @@ class GradientCache(ContrastiveStep):
     gradient.
     """
 
-    arguments = ("grad_cache_chunks",)
+    arguments: tuple[str, ...] = ("grad_cache_chunks",)
 
     def __init__(
         self, *args: Any, grad_cache_chunks: int = 1, **kwargs: Any

@@ -18,7 +18,7 @@ class Mixing(ContrastiveStep):
     the labels.
     """
 
-    arguments = ("mix",)
+    arguments: tuple[str, ...] = ("mix",)
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class MomentumEncoder(ContrastiveStep):
     earlier batches. Without `momentum` it changes nothing.
     """
 
-    arguments = ("momentum", "queue_size")
+    arguments: tuple[str, ...] = ("momentum", "queue_size")
 
     def __init__(
         self,

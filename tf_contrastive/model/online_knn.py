@@ -29,7 +29,7 @@ class OnlineKNN(ContrastiveStep):
     Without `online_knn_size` it changes nothing.
     """
 
-    arguments = ("online_knn_size",)
+    arguments: tuple[str, ...] = ("online_knn_size",)
 
     def __init__(
         self, *args: Any, online_knn_size: int = 0, **kwargs: Any

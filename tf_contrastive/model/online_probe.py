@@ -30,7 +30,7 @@ class OnlineProbe(ContrastiveStep):
     first stage can be (`stage_1_cross_entropy_loss_weight`).
     """
 
-    arguments = ("probe", "cross_entropy_weight")
+    arguments: tuple[str, ...] = ("probe", "cross_entropy_weight")
 
     def __init__(
         self,
