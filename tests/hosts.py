@@ -1,7 +1,7 @@
 """Hosts on one machine: network namespaces that a bridge joins.
 
 Each has an address, a host name, an /etc/hosts and processes of its own, and
-shares the files. Needs Linux, root, and the programs ip, unshare and ss.
+shares the files. Needs Linux, root, and the programs ip and unshare.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def _run(*words):
 
 def why_not():
     """Why this machine cannot have hosts; empty: it can."""
-    for program in ("ip", "unshare", "ss"):
+    for program in ("ip", "unshare"):
         if not shutil.which(program):
             return f"there is no {program}"
     try:
@@ -132,11 +132,6 @@ class Host:
     def start(self, words, **options):
         """Starts a command; the options are those of `processes.start`."""
         return processes.start(self.command(*words), **options)
-
-    def listening(self):
-        """{"address:port"} of its TCP servers."""
-        lines = _run("ip", "netns", "exec", self.space, "ss", "-Hltn")
-        return {line.split()[3] for line in lines.splitlines()}
 
     def open_ports(self, other):
         """The TCP ports of another host that this one can connect to."""

@@ -28,7 +28,7 @@ from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.datasets import color_statistics as dataset_statistics
-from tf_contrastive.tensorboard import examples, scalars
+from tf_contrastive.tensorboard import histograms, scalars
 
 pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
@@ -356,7 +356,7 @@ def test_views_are_shown_after_the_first_step(tmp_path, capsys, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"
     events = []
     step_end = callbacks.CheckpointCallback.on_train_batch_end
-    views_of = examples.views_of
+    views_of = histograms.views_of
 
     def ended(*args, **kwargs):
         events.append("step")
@@ -368,7 +368,7 @@ def test_views_are_shown_after_the_first_step(tmp_path, capsys, monkeypatch):
 
     keeper = callbacks.CheckpointCallback
     monkeypatch.setattr(keeper, "on_train_batch_end", ended)
-    monkeypatch.setattr(examples, "views_of", made)
+    monkeypatch.setattr(histograms, "views_of", made)
     step = {
         "split": "train[:64]",
         "epochs": 1,

@@ -43,11 +43,7 @@ from tf_contrastive.config.runtime import (
 from tf_contrastive.encoders import backbones
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
-from tf_contrastive.tensorboard import (
-    examples,
-    hparams,
-    projector,
-)
+from tf_contrastive.tensorboard import histograms, hparams, projector
 from tf_contrastive.views import RunViews
 
 # Of the command, which writes it last.
@@ -498,10 +494,10 @@ def _summaries(
     every_epochs = run.options.runtime.histograms_every_epochs
     done = saved.step % run.steps_per_epoch
     # After the first step; in a thread, which is in no strategy's scope.
-    made = functools.cache(lambda: _in_thread(lambda: examples.views_of(run)))
+    made = functools.cache(lambda: _in_thread(lambda: histograms.views_of(run)))
 
     def write_views() -> None:
-        originals = _in_thread(lambda: examples.originals_of(run))
+        originals = _in_thread(lambda: histograms.originals_of(run))
         pixels, _ = made()
         tf.summary.image("views", tensorboard.view_grid(originals, pixels))
 

@@ -27,7 +27,7 @@ from tf_contrastive import flags
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor.tpu.compiler import PLAIN_PLAN, PLAN, WHOLE
+from tf_contrastive.doctor.tpu.compiler import PLAN, WHOLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -57,8 +57,7 @@ A program is for one core, without collectives. A core of v4 is half a
 chip; one of v5e or v6e is a chip. The memory excludes the code: 87 MiB for
 ResNet-50. The bytes exclude the branch of batch normalization for the first
 steps. Milliseconds are lower bounds, by the chip's published operations and
-bytes per second; images per second follow from the longer of them. The largest
-batch is a multiple of 8 that fits without recomputation.
+bytes per second; images per second follow from the longer of them.
 """
 # Options on which the form of a step depends.
 _FORM = (
@@ -101,14 +100,13 @@ _FORM = (
 
 def document(rows: dict[str, dict[str, Any]]) -> str:
     """Returns the text of docs/tpu.md: `rows` of docs/tpu.json."""
-    from tf_contrastive.doctor.tpu import chips
+    from tf_contrastive.doctor.tpu import compilation
 
     lines = [
         _INTRODUCTION.format(images=IMAGES),
         "| encoder | width | chip | MiB of a core | of | Tflop | GB |"
-        " ms by flops | ms by bytes | images/s of a core | largest batch of a"
-        " core |",
-        "|---" * 11 + "|",
+        " ms by flops | ms by bytes | images/s of a core |",
+        "|---" * 10 + "|",
     ]
     missing = []
     for encoder, width, name in _cases():
@@ -116,7 +114,7 @@ def document(rows: dict[str, dict[str, Any]]) -> str:
         if row is None:
             missing.append(f"{encoder} {width}x on {name}")
             continue
-        chip = chips.CHIPS[name]
+        chip = compilation.CHIPS[name]
         cells = [
             encoder,
             f"{width}x",
@@ -134,7 +132,6 @@ def document(rows: dict[str, dict[str, Any]]) -> str:
             cells.append(f"{IMAGES / max(seconds):,.0f}")
         else:  # It does not fit.
             cells += ["-"] * 5
-        cells.append(str(row.get("largest") or "-"))
         lines.append(f"| {' | '.join(cells)} |")
     if missing:
         lines += ["", f"Not compiled yet: {', '.join(missing)}."]
@@ -167,7 +164,7 @@ def _write_table(minutes: float) -> bool:
 
 
 def _write_rows(encoder: str, width: int, names: list[str]) -> None:
-    from tf_contrastive.doctor.tpu import chips, compilation
+    from tf_contrastive.doctor.tpu import compilation, lowering
 
     run = fields.replace(
         _parse(RECIPE), encoder=encoder, width=float(width), batch_size=IMAGES
@@ -175,17 +172,14 @@ def _write_rows(encoder: str, width: int, names: list[str]) -> None:
     if encoder.startswith("vit"):
         run = fields.replace(run, **_OF_VIT)
     run, _ = compilation.prepare(run, 1)
-    programs = None
+    step = lowering.Step(run)
+    program = step.lower(IMAGES)
     for name in names:
-        target = chips.topology(TOPOLOGIES[name])
+        target = compilation.topology(TOPOLOGIES[name])
         compiler = compilation.Compiler(target, cores=1)
-        if programs is None:
-            programs = compilation.Programs(run, compiler)
-        programs = programs.on(compiler)
-        facts = programs.step(IMAGES, PLAIN_PLAN)
+        facts = compiler.compile(program, step.title, PLAN)
         row = {n: facts[n] for n in ("flops", "bytes") if n in facts}
         row["memory"] = compilation.needed(facts)[0]
-        row["largest"] = programs.largest(IMAGES)
         _write(data() | {_key(encoder, width, name): row})
 
 
@@ -251,14 +245,15 @@ def _compile_recipes(whole: bool) -> bool:
 
 def _compile_recipe(name: str, run: Pretrain, images: int, mode: str) -> None:
     """Prints what a recipe's step takes; exits with 1 if something is wrong."""
-    from tf_contrastive.doctor.tpu import chips, compilation
+    from tf_contrastive.doctor.tpu import compilation, lowering
 
-    target = chips.topology(TOPOLOGIES["v4"])
+    target = compilation.topology(TOPOLOGIES["v4"])
     # A learning rate belongs to the recipe's own number of cores.
     run = fields.replace(run, batch_size=images * target.cores)
     run, _ = compilation.prepare(run, target.cores)
     compiler = compilation.Compiler(target)
-    facts = compilation.Programs(run, compiler).step(images, mode)
+    step = lowering.Step(run)
+    facts = compiler.compile(step.lower(images), step.title, mode)
     size, limit = compilation.needed(facts)
     wrong = [n for n in ("float64", "dynamic_shapes") if facts.get(n)]
     if limit is not None:

@@ -23,7 +23,7 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.optimizer import SGD
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import synthetic
+from tf_contrastive.doctor import speed
 from tf_contrastive.model import networks
 
 PEER = "lightly"
@@ -179,7 +179,7 @@ def _step(options: Pretrain) -> Case:
     precision = run.runtime.precision
     with networks.precision(precision):
         step = model.make_train_function()
-        batches = iter(synthetic.batches(run, None, images, strategy))
+        batches = iter(speed.noise(run, None, images, strategy))
 
     def steps(count: int) -> float:
         start = time.perf_counter()

@@ -16,7 +16,7 @@ from tf_contrastive import datasets, distribution, train
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import synthetic
+from tf_contrastive.doctor import speed
 from tf_contrastive.model import networks
 from tf_contrastive.views.host_and_device import from_wire
 
@@ -129,10 +129,10 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
     batch: no collectives, and no changes of colours.
     """
     # Late: it uses operations that are not in TensorFlow's API.
-    from tf_contrastive.doctor.tpu import chips, compilation
+    from tf_contrastive.doctor.tpu import compilation, lowering
 
     chosen = options.compilation
-    target = chips.topology(chosen.compile_for)
+    target = compilation.topology(chosen.compile_for)
     compiler, of_one = (
         compilation.Compiler(target, chosen.compile_python, cores)
         for cores in (target.cores, 1)
@@ -144,9 +144,10 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
         )
         run = prepared.options
         images = run.schedule.batch_size // target.cores
-        programs = compilation.Programs(prepared, compiler)
-        step = programs.step(images)
-        bare = programs.of_encoder(both_passes, images, of_one)
+        lowered = lowering.Step(prepared)
+        step = compiler.compile(lowered.lower(images), lowered.title)
+        alone = lowered.lower_encoder(both_passes, images)
+        bare = of_one.compile(alone, f"{lowered.title} alone")
         if "error" in step or "error" in bare:
             raise errors.UserError(
                 f"{errors.arg('compile_for', target.name)}: {images} images per"
@@ -187,7 +188,7 @@ def _measure(prepared: train.PreparedRun, repeats: int) -> measure.Row:
         step = model.make_train_function()
         passes = bare(model.encoder, strategy, model.jit_compile)
         batches = iter(
-            synthetic.batches(run, info.num_classes, size // replicas, strategy)
+            speed.noise(run, info.num_classes, size // replicas, strategy)
         )
         calls = {
             "step": lambda: wait_for(step, batches),

@@ -92,7 +92,6 @@ def _several(model):
     [
         # At most 5 s at a time, and twice as many steps as the last time.
         (0.001, {1, 2, 4}),
-        (1.0, {1, 2, 4}),
         (2.5, {1, 2, 4, 7, 9, 14, 18, 22, 27, 29, 34, 38, 42, 44, 47}),
         (20.0, {*range(1, 49)}),
     ],

@@ -10,18 +10,12 @@ from tf_contrastive.base import errors
 from tf_contrastive.checkpoints import loading
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved") / "run"
-    saved_run.make(folder)
-    _delete(folder, 0)
-    return folder
-
-
 @pytest.fixture
-def folder(saved, tmp_path):
+def folder(tmp_path):
     """A run with one checkpoint, of step 1."""
-    return shutil.copytree(saved, tmp_path / "run")
+    saved_run.make(tmp_path / "run")
+    _delete(tmp_path / "run", 0)
+    return tmp_path / "run"
 
 
 def _delete(folder, step):

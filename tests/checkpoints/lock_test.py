@@ -31,27 +31,26 @@ def holder(tmp_path):
         yield process
 
 
-def test_a_second_process_is_refused_until_the_first_ends(holder, tmp_path):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_second_process_is_refused_until_the_first_ends(
+    is_killed, holder, tmp_path, capsys
+):
     named = rf"in use by process {holder.pid} on \S+ since \d{{4}}-"
     run = fields.replace(small.RUN, dataset="digits", workdir=str(tmp_path))
     with pytest.raises(errors.UserError, match=named):
         train.pretrain(run)
     assert [path.name for path in tmp_path.iterdir()] == ["pretrain.lock"]
-    holder.stdin.close()
-    assert holder.ended() == 0
-    assert not list(tmp_path.iterdir())
+    if is_killed:
+        holder.kill()
+    else:
+        holder.stdin.close()
+    holder.ended()
+    assert bool(list(tmp_path.iterdir())) == is_killed
     with checkpoints.FolderLock(str(tmp_path)):
         assert list(tmp_path.iterdir())
     assert not list(tmp_path.iterdir())
-
-
-def test_the_lock_of_a_killed_process_is_taken_over(holder, tmp_path, capsys):
-    holder.kill()
-    holder.ended()
-    with checkpoints.FolderLock(str(tmp_path)):
-        pass
-    said = capsys.readouterr().err
-    assert f"lock of process {holder.pid}" in said and "taken over" in said
+    taken_over = f"lock of process {holder.pid}" in capsys.readouterr().err
+    assert taken_over == is_killed
 
 
 def _foreign(folder, **changes):
@@ -84,8 +83,6 @@ def test_another_machine_has_ten_minutes_to_renew(seconds, is_free, tmp_path):
         ("job-1/0", "job-1/0", False),
         ("job-1/0", "job-2/1", False),
         ("/0", "/1", False),
-        ("", "job-1/1", False),
-        ("job-1/0", "", False),
     ],
 )
 def test_a_later_attempt_of_a_job_need_not_wait(
@@ -132,14 +129,7 @@ def test_an_object_store_has_a_lock_too(monkeypatch):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        None,
-        {"renewed": None},
-        {"renewed": "x"},
-        {"attempt": 5},
-        {"host": [1]},
-        *({"process": x} for x in ("../../etc", [1], 10**30, -1, 1.5)),
-    ],
+    [None, {"renewed": "x"}, *({"process": x} for x in ("../../etc", -1, 1.5))],
 )
 def test_a_damaged_lock_is_an_error_that_names_it(changes, tmp_path):
     file = _foreign(str(tmp_path), **changes or {})

@@ -28,24 +28,8 @@ def test_files_of_a_killed_writer_are_removed(tmp_path):
         advance(model, step)
         saver.save()
     saver.finish()
-    assert sorted(p.name for p in folder.glob("*.index")) == [
-        "ckpt-4.index",
-        "ckpt-5.index",
-    ]
-
-
-def _listed_steps(folder):
-    state = tf.train.get_checkpoint_state(str(folder))
-    return [
-        checkpoints.step_of(path) for path in state.all_model_checkpoint_paths
-    ]
-
-
-def _present_steps(folder):
-    return sorted(
-        checkpoints.step_of(str(path.with_suffix("")))
-        for path in folder.glob("*.index")
-    )
+    steps = map(checkpoints.step_of, checkpoints.saved(str(tmp_path)))
+    assert [*steps] == [4, 5]
 
 
 def test_the_newest_by_step_stay(tmp_path):
@@ -57,8 +41,9 @@ def test_the_newest_by_step_stay(tmp_path):
         assert saver.restore() == step - 1
         advance(model, step)
         saver.finish()
-        assert tf.train.latest_checkpoint(str(folder)).endswith(f"ckpt-{step}")
-        assert _present_steps(folder) == [step - 1, step]
-        assert _listed_steps(folder) == [step - 1, step]
+        state = tf.train.get_checkpoint_state(str(folder))
+        listed = [*map(checkpoints.step_of, state.all_model_checkpoint_paths)]
+        present = [*map(checkpoints.step_of, checkpoints.saved(str(tmp_path)))]
+        assert listed == present == [step - 1, step]
     data = {path.name.partition(".")[0] for path in folder.glob("*.data*")}
     assert data == {"ckpt-5", "ckpt-6"}

@@ -42,14 +42,12 @@ def test_a_damaged_list_of_checkpoints_is_written_again(content, tmp_path):
     assert checkpoints.step_of(newest_path(tmp_path, "")) == 4
 
 
-@pytest.mark.parametrize("harm", ["truncated", "flipped", "index", "data gone"])
+@pytest.mark.parametrize("harm", ["flipped", "index", "data gone"])
 def test_a_damaged_checkpoint_is_skipped(harm, tmp_path, capsys):
     write_steps(tmp_path)
     data = Path(newest_path(tmp_path, ".data-00000-of-00001"))
     contents = bytearray(data.read_bytes())
-    if harm == "truncated":
-        os.truncate(data, len(contents) // 2)
-    elif harm == "flipped":
+    if harm == "flipped":
         contents[len(contents) // 2] ^= 1
         data.write_bytes(contents)
     elif harm == "index":

@@ -19,9 +19,8 @@ def original(tmp_path_factory):
 
 
 def _refused(run):
-    for read in (checkpoints.check_run, checkpoints.load_run):
-        with pytest.raises(errors.UserError, match=r"config\.flags"):
-            read(str(run))
+    with pytest.raises(errors.UserError, match=r"config\.flags"):
+        checkpoints.load_run(str(run))
 
 
 @pytest.mark.slow
@@ -40,11 +39,6 @@ def test_options_that_are_cut_off_are_refused(original, tmp_path):
                     type(checkpoints.check_run(str(original))),
                     [f"--flagfile={path}", f"--workdir={tmp_path}/new"],
                 )
-    # An option less, in the middle.
-    for count in (3, 40, len(lines) - 3):
-        if lines[count].startswith("--"):
-            path.write_text("".join(lines[:count] + lines[count + 1 :]))
-            _refused(run)
     path.write_text("".join(lines))
     assert checkpoints.check_run(str(run)).data.dataset == "digits"
 

@@ -134,10 +134,12 @@ def test_under_xla_the_first_step_costs_no_digits():
 
     expected = _reference(x, upstream, gamma, beta)
     outputs, d_inputs = step(tf.constant(x))
-    assert _distance(outputs, expected["outputs"]) < 2e-6
-    assert _distance(d_inputs, expected["inputs"]) < 2e-6
-    moving_variance = expected["moving_variance"]
-    assert _distance(layer.moving_variance, moving_variance) < 2e-6
+    for found, name in (
+        (outputs, "outputs"),
+        (d_inputs, "inputs"),
+        (layer.moving_variance, "moving_variance"),
+    ):
+        assert _distance(found, expected[name]) < 2e-6
 
 
 def test_replicas_far_apart_give_the_variance_between_them():

@@ -84,11 +84,6 @@ def test_a_worker_may_die_seconds_after_the_error(
     assert found == status
 
 
-def test_one_process_loses_no_worker():
-    text = "Collective ops is aborted by: Socket closed"
-    assert _status(tf.errors.UnavailableError, text) == 1
-
-
 def test_a_worker_is_lost_once_it_does_not_answer_four_times(monkeypatch):
     answers = {"127.0.0.1": iter([1] * 9), "gone": iter([0, 0, 0, 1] + [0] * 5)}
     sleeps, aborts = [], []

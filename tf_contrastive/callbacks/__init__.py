@@ -1,7 +1,4 @@
-"""Keras callbacks of a run: checkpoints, progress, warnings, its pace.
-
-They run on the host, between two executions of the training step.
-"""
+"""Keras callbacks of a run: checkpoints, progress, warnings, its pace."""
 
 from tf_contrastive.callbacks.checkpointing import CheckpointCallback
 from tf_contrastive.callbacks.progress import CollapseWarning, Progress

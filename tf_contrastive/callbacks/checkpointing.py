@@ -13,13 +13,11 @@ from tf_contrastive.config.runtime import Runtime, skipped_steps
 class CheckpointCallback(tf.keras.callbacks.Callback):
     """Saves checkpoints, and stops the run on non-finite steps or preemption.
 
-    The checks run after every execution of the training step. After a
-    non-finite step the run stops before it saves, unless `runtime.nan_policy`
-    allows to skip that many steps. On preemption it saves, then stops. As long
-    as all steps are skipped there is nothing to save.
-
-    It is the last callback: what is saved was reported. The last step of an
-    epoch is saved with the means of the epoch, after its validation.
+    It checks after every execution of the training step, as the last callback:
+    what is saved was reported. After a non-finite step the run stops before it
+    saves, unless `runtime.nan_policy` allows to skip that many steps. On
+    preemption it saves, then stops. As long as all steps are skipped there is
+    nothing to save. The last step of an epoch is saved after its validation.
 
     Args:
       checkpoints: of the run, restored.
@@ -60,12 +58,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         return self._checkpoints.step % self._steps_per_epoch > 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Checks the last steps, and saves if a checkpoint is due.
-
-        Raises:
-          NonFiniteError: after too many non-finite steps.
-          InterruptedRunError: on preemption.
-        """
+        """Checks the last steps, and saves if a checkpoint is due."""
         self._check_finite()
         if self._is_within_epoch():
             self._save_or_stop(is_due=False)
@@ -75,11 +68,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         self._checkpoints.means.close()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Saves, with the means of the epoch.
-
-        Raises:
-          InterruptedRunError: on preemption.
-        """
+        """Saves, with the means of the epoch."""
         self._checkpoints.means.finish(logs)
         self._save_or_stop(is_due=not self._every)
 

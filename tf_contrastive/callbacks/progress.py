@@ -1,8 +1,10 @@
 """A run's progress and warnings on stderr."""
 
+import contextlib
 import datetime
 import math
 import os
+import shutil
 import sys
 import time
 from typing import Any, TextIO
@@ -26,8 +28,6 @@ _CHANCE_MARGIN = 0.01
 # Seconds between two lines of progress within an epoch: on a terminal, which
 # shows the last one only, and elsewhere.
 _LIVE_INTERVAL, _INTERVAL = 0.5, 30.0
-# Columns of a terminal that does not say.
-_COLUMNS = 80
 # Metric -> how the progress line shows it.
 _METRICS = {
     "loss": "loss {:.4f}",
@@ -90,17 +90,14 @@ class Progress(tf.keras.callbacks.Callback):
         elif stays:
             text = f"\r\x1b[K{text}\n"
         else:
-            text = f"\r\x1b[K{text[: self._columns() - 1]}"
+            columns = shutil.get_terminal_size().columns
+            with contextlib.suppress(OSError):
+                size = os.get_terminal_size(self._stream.fileno())
+                columns = size.columns or columns
+            text = f"\r\x1b[K{text[: columns - 1]}"
         self._stream.write(text)
         self._stream.flush()
         self._last_shown = time.perf_counter()
-
-    def _columns(self) -> int:
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        except OSError:
-            columns = 0
-        return columns or _COLUMNS
 
     def _line(self, logs: dict[str, Any]) -> str:
         """Returns the line; what is most important comes first."""
@@ -131,19 +128,13 @@ class Progress(tf.keras.callbacks.Callback):
 class CollapseWarning(tf.keras.callbacks.Callback):
     """Warns once if embeddings collapse, or the loss is stuck at chance.
 
-    It reads the means of each epoch.
-
-    Args:
-      chance_loss: the loss of an encoder that distinguishes no images, if it is
-        known.
-      warmup_epochs: in which embeddings may be close to each other; a head
-        without batch normalization starts so.
+    It reads the means of each epoch. `chance_loss` is that of an encoder that
+    distinguishes no images, if it is known. In `warmup_epochs` embeddings may
+    be close to each other; a head without batch normalization starts so.
     """
 
     def __init__(
-        self,
-        chance_loss: float | None,
-        warmup_epochs: float = 0.0,
+        self, chance_loss: float | None, warmup_epochs: float = 0.0
     ) -> None:
         super().__init__()
         self._chance_loss = chance_loss
@@ -153,9 +144,21 @@ class CollapseWarning(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Counts epochs, and warns at the third in a row."""
-        problems = self._stuck(logs["loss"])
-        if epoch >= self._warmup_epochs:
-            problems |= self._collapse(logs["embedding_std"], logs["alignment"])
+        problems, loss, chance = {}, logs["loss"], self._chance_loss
+        if chance is not None and abs(loss - chance) < _CHANCE_MARGIN:
+            problems["loss"] = (
+                "the model is not learning: the loss has stayed at"
+                f" {loss:.3f}, the chance level,"
+            )
+        # Two embeddings have a mean squared distance of 2 * std^2.
+        std = logs["embedding_std"]
+        nearer = 1 - logs["alignment"] / max(2 * std**2, 1e-12)
+        narrow = std < _NARROW and nearer < _NEARER_IF_NARROW
+        if epoch >= self._warmup_epochs and (std < _ONE_POINT or narrow):
+            problems["collapse"] = (
+                "collapse: the standard deviation of the embeddings has stayed"
+                f" near {std:.3f} (0: one point; 1: spread out)"
+            )
         self._epochs = {
             name: self._epochs.get(name, 0) + 1 for name in problems
         }
@@ -167,24 +170,3 @@ class CollapseWarning(tf.keras.callbacks.Callback):
                     f" {errors.arg('warmup_epochs')}, or look at the views in"
                     " TensorBoard"
                 )
-
-    def _stuck(self, loss: float) -> dict[str, str]:
-        """Returns what is wrong with an epoch's loss."""
-        chance = self._chance_loss
-        if chance is None or not abs(loss - chance) < _CHANCE_MARGIN:
-            return {}
-        return {
-            "loss": "the model is not learning: the loss has stayed at"
-            f" {loss:.3f}, the chance level,"
-        }
-
-    def _collapse(self, std: float, alignment: float) -> dict[str, str]:
-        """Returns what is wrong with an epoch's embeddings."""
-        # Two of them have a mean squared distance of 2 * std^2.
-        nearer = 1 - alignment / max(2 * std**2, 1e-12)
-        if std < _ONE_POINT or (std < _NARROW and nearer < _NEARER_IF_NARROW):
-            return {
-                "collapse": "collapse: the standard deviation of the embeddings"
-                f" has stayed near {std:.3f} (0: one point; 1: spread out)"
-            }
-        return {}

@@ -18,10 +18,7 @@ def announce(
     steps_per_epoch: int,
     start_step: int,
 ) -> None:
-    """Logs what is about to run, and what `auto` became.
-
-    `options` are resolved; the run was resumed at `start_step`, if it is not 0.
-    """
+    """Logs what is about to run, and what `auto` became."""
     views, encoder = options.views, options.encoder.label
     if isinstance(options.encoder, ResNet):
         width, stem = options.encoder.width, options.encoder.stem

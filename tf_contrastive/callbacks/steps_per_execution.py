@@ -18,11 +18,10 @@ _TARGET_SECONDS = 5.0
 class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
     """Sets the steps of the next execution from the time of the last one.
 
-    A device that is called for every step idles in between. But the host can
+    A device that is called for every step idles in between, but the host can
     only handle a signal, save and log between two calls. An execution ends
-    where a checkpoint, a point in TensorBoard or the edge of a profile is due,
-    and at the end of the epoch, so these come at the same steps at any speed.
-    The results do not depend on the choice. All workers run the same steps.
+    where a checkpoint, a point in TensorBoard, the edge of a profile or the end
+    of an epoch is due, whatever the speed. All workers run the same steps.
     """
 
     def __init__(

@@ -4,7 +4,6 @@ A workdir holds one experiment, recorded in `config.flags`: the same command
 resumes it, another one is refused. All paths go through `tf.io.gfile`.
 """
 
-from tf_contrastive.checkpoints.finite import NonFiniteError
 from tf_contrastive.checkpoints.loading import (
     DeletedCheckpointError,
     Run,
@@ -14,10 +13,9 @@ from tf_contrastive.checkpoints.loading import (
     restore_part,
 )
 from tf_contrastive.checkpoints.lock import FolderLock
-from tf_contrastive.checkpoints.opened import OpenedRun
+from tf_contrastive.checkpoints.preemption import saving_on_error, session
 from tf_contrastive.checkpoints.retention import Retention
-from tf_contrastive.checkpoints.saving import Checkpoints
-from tf_contrastive.checkpoints.session import saving_on_error, session
+from tf_contrastive.checkpoints.saving import Checkpoints, NonFiniteError
 from tf_contrastive.checkpoints.storage import (
     CONFIG_FILE,
     damage_of,
@@ -27,6 +25,7 @@ from tf_contrastive.checkpoints.storage import (
     step_of,
 )
 from tf_contrastive.checkpoints.workdir import (
+    OpenedRun,
     check_run,
     check_workdir,
     is_run,

@@ -13,12 +13,8 @@ import tensorflow as tf
 class EpochMeans:
     """The sums behind the metrics of a model in the present epoch.
 
-    Args:
-      model: whose metrics are `tf.keras.metrics.Mean`.
-
-    Attributes:
-      sums: float64 [2 * M, 2], total and count of each metric of training, and
-        of validation. A variable, to be saved.
+    The metrics are `tf.keras.metrics.Mean`. The variable `sums`, float64
+    [2 * M, 2], has total and count of each one in training, and in validation.
     """
 
     def __init__(self, model: tf.keras.Model) -> None:
@@ -45,9 +41,11 @@ class EpochMeans:
         A collective, in which all workers take part.
         """
         if not self._is_closed:
+            # Of all replicas.
+            value = tf.convert_to_tensor
             self._assign(
                 {
-                    name: (_value(mean.total), _value(mean.count))
+                    name: (float(value(mean.total)), float(value(mean.count)))
                     for name, mean in self._metrics.items()
                 }
             )
@@ -73,8 +71,3 @@ class EpochMeans:
         """Returns (name, total, count) of the metrics that were measured."""
         pairs = zip(self._names, self.sums.numpy().tolist(), strict=True)
         return [(name, *sums) for name, sums in pairs if sums[1]]
-
-
-def _value(variable: tf.Variable) -> float:
-    """Returns the sum over all replicas."""
-    return float(tf.convert_to_tensor(variable))

@@ -53,8 +53,7 @@ class FolderLock:
       wait_seconds: how long to wait for the present owner.
 
     Raises:
-      UserError: on entry, if another process has the lock, or its file is
-        damaged.
+      UserError: if another process has the lock, or its file is damaged.
     """
 
     def __init__(

@@ -1,19 +1,24 @@
-"""Preemption: signals, in time to save a checkpoint.
+"""A job that owns its folder, and saves a checkpoint when it must end.
 
-They are noted at once. The training loop acts on them between two executions of
-the step. (TensorFlow's own `PreemptionCheckpointHandler` does nothing on Google
-Cloud's TPU and CPU machines.)
+The training loop acts on signals between two executions of the step.
+(TensorFlow's own `PreemptionCheckpointHandler` does nothing on Google Cloud's
+TPU and CPU machines.)
 """
 
+import contextlib
 import os
 import signal
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import distribution
+from tf_contrastive import datasets, distribution
+from tf_contrastive.base import errors
+from tf_contrastive.checkpoints.lock import FolderLock
+from tf_contrastive.checkpoints.saving import Checkpoints
 
 
 class PreemptionListener:
@@ -62,3 +67,55 @@ class PreemptionListener:
         if not distribution.any_worker(self._strategy, bool(self._reason)):
             return None
         return self._reason or "the interruption of another worker"
+
+
+@contextlib.contextmanager
+def session(
+    workdir: str, strategy: tf.distribute.Strategy
+) -> Iterator[tuple[FolderLock, PreemptionListener]]:
+    """Context in which a job owns its folder, and hears when it must end.
+
+    Yields the lock, which the chief has, and the listener.
+
+    Raises:
+      UserError: if another process has the lock, or a worker does not see it.
+    """
+    lock = FolderLock(workdir)
+    with contextlib.ExitStack() as resources:
+        if distribution.is_chief(strategy):
+            resources.enter_context(lock)
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Until the chief has the lock.
+            distribution.any_worker(strategy, False)
+            if distribution.any_worker(strategy, not lock.is_visible()):
+                raise errors.UserError(
+                    f"{errors.arg('workdir', workdir)}: not all workers see"
+                    " what the first one writes there: use a folder that they"
+                    " share, or gs://"
+                )
+        listener = PreemptionListener(strategy)
+        yield lock, resources.enter_context(listener)
+
+
+@contextlib.contextmanager
+def saving_on_error(
+    saved: Checkpoints,
+    strategy: tf.distribute.Strategy,
+) -> Iterator[None]:
+    """Saves the present step before an error of TensorFlow ends the run.
+
+    Raises:
+      UserError: for an image that can no longer be read.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Without saving, which needs all workers.
+            raise
+        saved.finish()
+        if named := datasets.name_unreadable(error):
+            raise errors.UserError(
+                f"{named}; saved at step {saved.step:,}"
+            ) from error
+        raise

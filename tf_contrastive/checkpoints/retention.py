@@ -14,14 +14,9 @@ from tf_contrastive.checkpoints import storage
 
 
 class Retention:
-    """Lists a folder's checkpoints for TensorFlow, and removes old ones.
+    """Lists a folder's checkpoints for TensorFlow, and keeps the newest ones.
 
-    Args:
-      directory: the folder.
-      keep: how many of the newest checkpoints stay.
-
-    Attributes:
-      newest: step of the newest whole checkpoint; None: none is.
+    `newest` is the step of the newest whole checkpoint; None: none is.
     """
 
     def __init__(self, directory: str, keep: int) -> None:
@@ -40,13 +35,19 @@ class Retention:
         # there. Later steps are of damaged checkpoints, to be written again.
         self._write(step)
         for old in [s for s in self._steps() if s <= step][: -self._keep]:
-            remove(self._directory, old)
+            # First the file without which it does not exist.
+            name = rf"{storage.PREFIX}-{old}\."
+            for pattern in (rf"{name}index", rf"{name}data-\d+-of-\d+"):
+                for file in files.entries(self._directory, pattern):
+                    with contextlib.suppress(tf.errors.NotFoundError):
+                        tf.io.gfile.remove(file)
         self._write(step)
         self.newest = step
 
     def _steps(self) -> list[int]:
-        paths = storage.checkpoint_paths(self._directory)
-        return [*map(storage.step_of, paths)]
+        return [
+            *map(storage.step_of, storage.checkpoint_paths(self._directory))
+        ]
 
     def _write(self, newest: int) -> None:
         """Writes TensorFlow's list, in which the newest one comes last."""
@@ -61,12 +62,3 @@ class Retention:
             os.path.join(self._directory, "checkpoint"),
             "".join(f"{line}\n" for line in lines),
         )
-
-
-def remove(directory: str, step: int) -> None:
-    """Removes a checkpoint, first the file without which it does not exist."""
-    name = rf"{storage.PREFIX}-{step}\."
-    for pattern in (rf"{name}index", rf"{name}data-\d+-of-\d+"):
-        for path in files.entries(directory, pattern):
-            with contextlib.suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(path)

@@ -10,32 +10,45 @@ from tf_contrastive import datasets, distribution, flags
 from tf_contrastive.base import errors, files, installation
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.checkpoints.epoch_means import EpochMeans
-from tf_contrastive.checkpoints.finite import check_finite
 from tf_contrastive.checkpoints.lock import FolderLock
-from tf_contrastive.checkpoints.opened import OpenedRun
 from tf_contrastive.checkpoints.retention import Retention
 from tf_contrastive.config.pretrain import Pretrain
+
+
+class NonFiniteError(errors.DivergedError):
+    """A loss, a gradient or a weight of a run became NaN or infinite.
+
+    Args:
+      problem: what happened, and to what.
+      directory: the folder of checkpoints.
+    """
+
+    def __init__(self, problem: str, directory: str) -> None:
+        path, _ = storage.newest(directory)
+        super().__init__(
+            f"{problem}: lower {errors.arg('learning_rate')}, raise"
+            f" {errors.arg('temperature')}, lengthen"
+            f" {errors.arg('warmup_epochs')}, or, where it is the probe's,"
+            f" train without {errors.arg('probe')}; last good checkpoint:"
+            f" {path or 'none was saved yet'}"
+        )
 
 
 class Checkpoints:
     """Saves and restores what a run needs to resume bit for bit.
 
-    These are the variables, the optimizers and the sums of the epoch's means;
+    These are the variables, the optimizers and the sums of the epoch's `means`;
     the order and the views of the data follow from the step. Every worker must
     call `save`, since reading moving statistics is a collective; only the
-    chief's files stay. Files are written while training continues, from a copy
-    of the values.
+    chief's files, in `directory`, stay. They are written while training
+    continues, from a copy of the values. `last_saved` is the step of the newest
+    one; None: there is none yet.
 
     Args:
       model: the compiled model of the run.
       run_config: its options.
       info: of its data.
       lock: the lock that the chief has on the run's folder, if any.
-
-    Attributes:
-      directory: the chief's folder of checkpoints.
-      last_saved: step of the newest checkpoint; None: there is none yet.
-      means: of the present epoch.
 
     Raises:
       UserError: if files cannot be read or written, what is to be saved is not
@@ -53,7 +66,7 @@ class Checkpoints:
     ) -> None:
         self._model = model
         self._lock = lock
-        self._opened: OpenedRun | None = None
+        self._opened: workdir.OpenedRun | None = None
         runtime = run_config.runtime
         self.directory = os.path.join(runtime.workdir, storage.CHECKPOINTS)
         self._own_directory = self.directory
@@ -118,7 +131,7 @@ class Checkpoints:
         files.write(
             os.path.join(folder, storage.CONFIG_FILE), flags.record(run_config)
         )
-        self._opened = OpenedRun(folder)
+        self._opened = workdir.OpenedRun(folder)
 
     @property
     def step(self) -> int:
@@ -140,7 +153,7 @@ class Checkpoints:
         step = self.step
         if step == self.last_saved:
             return
-        check_finite(self._model, step, self.directory)
+        _check_finite(self._model, step, self.directory)
         self.means.record()
         try:
             self._checkpoint.save_counter.assign_add(1)
@@ -195,6 +208,21 @@ class Checkpoints:
         )
 
 
+def _check_finite(model: Any, step: int, directory: str) -> None:
+    """Raises `NonFiniteError` if a variable of a checkpoint is not finite.
+
+    A step whose gradient is finite may still overflow the weights.
+    """
+    for name, part in model.checkpointed().items():
+        variables = [tf.convert_to_tensor(v) for v in part.variables]
+        if not distribution.all_finite(variables):
+            raise NonFiniteError(
+                f"step {step:,} left values in the {name.replace('_', ' ')}"
+                " that are not finite",
+                directory,
+            )
+
+
 def _metadata(info: datasets.Info) -> dict[str, Any]:
     """Returns what later commands need to know of a run's data."""
     return {
@@ -229,24 +257,26 @@ def _check_data(
     Raises:
       UserError: with what changed.
     """
-    keys = ("num_examples", "num_classes", "label_names")
+    kinds = {"num_examples": "images", "num_classes": "classes"}
+    keys = (*kinds, "label_names")
     changed = {k for k in keys if k in written and written[k] != metadata[k]}
-    if not changed:
+    same_labels = changed == {"num_examples"}
+    if not changed or (same_labels and run_config.data.allow_changed_data):
         return
-    text = "; ".join(
-        f"{metadata[key]} {what}, there {written[key]}"
-        for key, what in zip(keys, ("images", "classes"), strict=False)
+    numbers = [
+        f"{metadata[key]} {kind}, there {written[key]}"
+        for key, kind in kinds.items()
         if key in changed
+    ]
+    otherwise = (
+        f"set {errors.arg('allow_changed_data')} to go on with another order"
+        " and number of steps"
+        if same_labels
+        else f"choose another {errors.arg('workdir')}, since labels would have"
+        " another meaning"
     )
-    text = text or "names of classes"
-    problem = f"the data of {folder} has changed ({text})"
-    if changed != {"num_examples"}:
-        raise errors.UserError(
-            f"{problem}: restore it, or choose another {errors.arg('workdir')},"
-            " since labels would have another meaning"
-        )
-    if not run_config.data.allow_changed_data:
-        raise errors.UserError(
-            f"{problem}, and with it the order and number of steps: restore it,"
-            f" or set {errors.arg('allow_changed_data')} to go on"
-        )
+    raise errors.UserError(
+        f"the data of {folder} has changed"
+        f" ({'; '.join(numbers) or 'names of classes'}): restore it, or"
+        f" {otherwise}"
+    )

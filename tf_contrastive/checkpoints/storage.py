@@ -1,5 +1,6 @@
 """The names of a run's files, and its checkpoints on disk."""
 
+import contextlib
 import os
 from typing import Any
 
@@ -107,14 +108,6 @@ def newest(directory: str) -> tuple[str | None, dict[str, str]]:
     return None, damages
 
 
-def listed(directory: str) -> Any:
-    """Returns TensorFlow's list of checkpoints; None: absent or damaged."""
-    try:
-        return tf.train.get_checkpoint_state(directory)
-    except ValueError:  # Empty, or not text.
-        return None
-
-
 def newest_whole(directory: str) -> str | None:
     """Finds the newest whole checkpoint, and warns about newer, damaged ones.
 
@@ -125,7 +118,9 @@ def newest_whole(directory: str) -> str | None:
       UserError: if every checkpoint is damaged.
     """
     path, damages = newest(directory)
-    state = listed(directory)
+    state = None
+    with contextlib.suppress(ValueError):  # The list is empty, or not text.
+        state = tf.train.get_checkpoint_state(directory)
     # TensorFlow lists a checkpoint once it is whole.
     was_whole = state and state.all_model_checkpoint_paths
     if path is None and len(damages) == 1 and not was_whole:

@@ -1,6 +1,7 @@
-"""Checks which experiment a workdir holds, by its `config.flags`."""
+"""Checks which experiment a workdir holds, and that it still does."""
 
 import os
+import sys
 
 import tensorflow as tf
 
@@ -11,6 +12,11 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
 ADVICE = "choose a folder in which you may create files"
+# Of a run, which do not change while it trains.
+_FILES = (
+    storage.CONFIG_FILE,
+    os.path.join(storage.CHECKPOINTS, storage.METADATA_FILE),
+)
 
 
 def check_workdir(run: Pretrain) -> None:
@@ -66,3 +72,49 @@ def _read_config(workdir: str) -> Pretrain | None:
         return flags.read(Pretrain, files.read(path).decode(), workdir)
     except ValueError as error:  # Not text, or invalid flags.
         raise files.damaged(path, error) from error
+
+
+class LostFolderError(errors.UserError):
+    """A run's folder was removed, moved away or replaced."""
+
+    def leave(self) -> int:
+        """Ends the process with the exit status.
+
+        At a usual end TensorFlow would print the error of an asynchronous save.
+        """
+        sys.stdout.flush()
+        os._exit(self.status)
+
+
+class OpenedRun:
+    """Notices that a run's folder was removed, moved away or replaced.
+
+    Whatever is written next would create it again, without what it needs.
+    Raises `LostFolderError` if it does not hold a run.
+    """
+
+    def __init__(self, workdir: str) -> None:
+        self.workdir = workdir
+        self._contents = {name: self._read(name) for name in _FILES}
+
+    def check(self) -> None:
+        """Raises `LostFolderError` unless the folder still holds the run."""
+        for name, content in self._contents.items():
+            if self._read(name) != content:
+                raise self._error(f"{name}: its content is another")
+
+    def _read(self, name: str) -> bytes:
+        path = os.path.join(self.workdir, name)
+        try:
+            return files.read(path)
+        except (OSError, tf.errors.OpError) as error:
+            reason = getattr(error, "strerror", None)
+            reason = reason or errors.first_line(error)
+            raise self._error(f"{name}: {reason}") from error
+
+    def _error(self, problem: str) -> LostFolderError:
+        return LostFolderError(
+            f"{self.workdir} is no longer the folder of this run ({problem}):"
+            " it was removed, moved or replaced; put it back, and repeat the"
+            " command to resume"
+        )

@@ -7,7 +7,7 @@ deviation 0.1 is off by half, and one infinite activation makes it NaN forever.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,8 +28,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
     In training, the mean and the biased variance are those of all replicas'
     batches together, in float32 under every precision policy. If they are not
-    finite, the moving statistics do not change. The result is the same, to
-    rounding, on any number of replicas that share the batch.
+    finite, the moving statistics do not change.
 
     Args:
       axis: the axis of the channels.
@@ -37,11 +36,9 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
       epsilon: added to the variance.
       synchronized: whether statistics span all replicas. Variables, their
         names and inference do not depend on it.
-      **kwargs: as in the Keras layer. A frozen layer (`trainable=False`)
-        normalizes by its moving statistics.
-
-    Raises:
-      ValueError: for several axes, batch renormalization or virtual batches.
+      **kwargs: as in the Keras layer; no batch renormalization or virtual
+        batches. A frozen layer (`trainable=False`) normalizes by its moving
+        statistics.
 
     Ioffe and Szegedy 2015, algorithm 1; "global BN" of SimCLR, section 2.2.
     """
@@ -91,26 +88,20 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         training: bool | tf.Tensor | None = False,
         mask: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Normalizes inputs [N, ..., C], in the layer's compute dtype.
-
-        In training by the batch's statistics, which update the moving ones; a
-        mask is not supported.
-        """
+        """Normalizes inputs [N, ..., C], in the layer's compute dtype."""
         if mask is not None:
             raise ValueError("BatchNormalization of masked inputs")
         if not self.trainable:
             training = False
-        normalize_by_moving = super().call
+        by_moving = functools.partial(super().call, inputs, training=False)
         static = tf.get_static_value(training)
         if static is None and training is not None:
             return tf.cond(
                 tf.cast(training, tf.bool),
                 lambda: self._normalize_by_batch(inputs),
-                lambda: normalize_by_moving(inputs, training=False),
+                by_moving,
             )
-        if static:
-            return self._normalize_by_batch(inputs)
-        return normalize_by_moving(inputs, training=False)
+        return self._normalize_by_batch(inputs) if static else by_moving()
 
     def _normalize_by_batch(self, inputs: tf.Tensor) -> tf.Tensor:
         inputs = tf.cast(inputs, self.compute_dtype)
@@ -120,12 +111,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         # a compiler includes in the one read of `_one_pass`.
         subtract = inputs.dtype == self.moving_mean.dtype
         compiled = _sums_are_fused() or _has_gpus()
-        if (
-            local
-            and self.fused
-            and channels_last
-            and not (subtract and compiled)
-        ):
+        fits = local and self.fused and channels_last
+        if fits and not (subtract and compiled):
             outputs, mean, variance = self._fused(inputs, subtract)
         else:
             outputs, mean, variance = self._one_pass(inputs, local)
@@ -143,9 +130,9 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Normalizes by one kernel: up to twice as fast, equal to rounding.
 
-        The kernel rounds the mean to float32, and a large mean loses digits.
-        Subtracting the first example's mean makes it small. (Half-precision
-        inputs have fewer digits, and the subtraction would lose some.)
+        The kernel rounds the mean to float32, and a large mean loses digits:
+        the first example's is subtracted. (Half-precision inputs have fewer
+        digits, and would lose some by that.)
         """
         gamma, beta = self._scale_and_offset()
         if subtract:
@@ -163,10 +150,10 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def _one_pass(
         self, inputs: tf.Tensor, local: bool
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalizes by one read and one collective for the statistics.
+        """Normalizes by one read and one collective, as for the gradient.
 
-        And one of each for the gradient, which keeps the inputs and vectors of
-        channels only. The second derivative is not defined.
+        That keeps only inputs and vectors of channels. The second derivative is
+        not defined.
         """
         axis, epsilon = self.axis[0], self.epsilon
         guess = tf.convert_to_tensor(self.moving_mean)
@@ -186,7 +173,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
             shift, mean, variance, total = _combine(rows)
             inverse = tf.math.rsqrt(variance + epsilon)
             scale = gamma * inverse
-            outputs = _scaled(x, shift, scale, beta - mean * scale, axis)
+            outputs = _scaled(x, shift, (scale, beta - mean * scale), axis)
 
             def gradient(upstream: tf.Tensor, *_: Any) -> tuple[Any, ...]:
                 by_beta, by_d = tf.unstack(
@@ -199,9 +186,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
                 mean_upstream, mean_product = tf.unstack(sums / total)
                 slope = -scale * inverse * mean_product
                 constant = -scale * mean_upstream - slope * mean
-                by_x = _input_gradient(
-                    x, upstream, shift, scale, slope, constant, axis
-                )
+                vectors = scale, slope, constant
+                by_x = _input_gradient(x, upstream, shift, vectors, axis)
                 return by_x, by_gamma, by_beta
 
             return (outputs, shift + mean, variance), gradient
@@ -215,10 +201,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         finite = tf.reduce_all(
             tf.math.is_finite(mean) & tf.math.is_finite(variance)
         )
-        for moving, value in (
-            (self.moving_mean, mean),
-            (self.moving_variance, variance),
-        ):
+        pairs = (self.moving_mean, mean), (self.moving_variance, variance)
+        for moving, value in pairs:
             change = (value - moving) * (1 - self.momentum)
             moving.assign_add(tf.where(finite, change, tf.zeros_like(change)))
 
@@ -235,8 +219,7 @@ def synchronize(
 ) -> None:
     """Turns Keras' batch normalization in a model into ours, in place.
 
-    This includes layers inside of layers, which cloning does not reach, and
-    keeps the variables.
+    Also inside of layers, which cloning does not reach; variables stay.
     """
     for layer in (model, *model.submodules):
         # Subclasses may behave differently.
@@ -263,8 +246,8 @@ def _has_gpus() -> bool:
 def _sums_are_fused() -> bool:
     """Whether XLA, other than for GPUs, compiles what is being traced.
 
-    A TPU then adds while a convolution writes its result, if nothing that the
-    sums need follows from that result.
+    A TPU adds while a convolution writes its result, if the sums need nothing
+    else of it.
     """
     return is_compiled() and not _has_gpus()
 
@@ -309,10 +292,9 @@ def _count(x: tf.Tensor, axis: int, dtype: tf.DType) -> Any:
 
 
 def _moments(x: tf.Tensor, shift: tf.Tensor, axis: int) -> tf.Tensor:
-    """Statistics of `x` by one read, [3, C]: shift, mean, squares.
+    """Statistics of x - shift by one read, [3, C]: shift, mean, squares.
 
-    The mean is that of x - shift; the squares are the sum of the squared
-    deviations from it.
+    The squares are the sum of the squared deviations from the mean.
     """
     d = _minus(x, shift, axis)
     n = _count(x, axis, shift.dtype)
@@ -368,14 +350,10 @@ def _combine(rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
 
 @_compiled_on_gpus
 def _scaled(
-    x: tf.Tensor,
-    shift: tf.Tensor,
-    scale: tf.Tensor,
-    offset: tf.Tensor,
-    axis: int,
+    x: tf.Tensor, shift: tf.Tensor, vectors: Sequence[tf.Tensor], axis: int
 ) -> tf.Tensor:
     """(x - shift) * scale + offset, in the dtype of `x`."""
-    scale, offset = (_broadcast(v, x, axis) for v in (scale, offset))
+    scale, offset = (_broadcast(v, x, axis) for v in vectors)
     return tf.cast(_minus(x, shift, axis) * scale + offset, x.dtype)
 
 
@@ -394,15 +372,11 @@ def _input_gradient(
     x: tf.Tensor,
     upstream: tf.Tensor,
     shift: tf.Tensor,
-    scale: tf.Tensor,
-    slope: tf.Tensor,
-    constant: tf.Tensor,
+    vectors: Sequence[tf.Tensor],
     axis: int,
 ) -> tf.Tensor:
     """upstream * scale + (x - shift) * slope + constant, as `x` in dtype."""
-    scale, slope, constant = (
-        _broadcast(v, x, axis) for v in (scale, slope, constant)
-    )
+    scale, slope, constant = (_broadcast(v, x, axis) for v in vectors)
     d = _minus(x, shift, axis)
     upstream = tf.cast(upstream, shift.dtype)
     return tf.cast(upstream * scale + (d * slope + constant), x.dtype)

@@ -29,19 +29,13 @@ _SHOWN = 200
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes that train together, and this one's place among them.
+    """The processes that train together, and this one's place among them."""
 
-    Attributes:
-      jobs: "chief" (at most one) and "worker" -> "host:port" of each task.
-      task_type: the job of this process.
-      index: its position in that job.
-      origin: the source, for messages: "TF_CONFIG" or "SLURM".
-    """
-
+    # "chief" (at most one) and "worker" -> "host:port" of each task.
     jobs: Mapping[str, tuple[str, ...]]
-    task_type: str
-    index: int
-    origin: str
+    task_type: str  # The job of this process.
+    index: int  # Its position in that job.
+    origin: str  # For messages: "TF_CONFIG" or "SLURM".
 
     @property
     def tasks(self) -> tuple[tuple[str, str], ...]:
@@ -70,8 +64,7 @@ def from_environment(
 ) -> Cluster | None:
     """Reads the cluster from `TF_CONFIG`, else from SLURM's variables, if any.
 
-    Raises:
-      UserError: for a malformed cluster.
+    Raises `UserError` for a malformed one.
     """
     if environment.get("TF_CONFIG"):
         return _read_tf_config(environment["TF_CONFIG"])
@@ -174,17 +167,9 @@ def _read_slurm(environment: Mapping[str, str]) -> Cluster:
             f"task {rank} of {size}, but {len(places)} on {len(per_host)} of"
             f" {len(hosts)} node(s)"
         )
-    actual = tuple(
-        int(environment.get(f"SLURM_{name}", expected))
-        for name, expected in zip(
-            ("NODEID", "LOCALID"), places[rank], strict=True
-        )
-    )
-    if actual != places[rank]:
-        raise errors.UserError(
-            f"SLURM: task {rank} is not where it would be in blocks: use srun"
-            " --distribution=block"
-        )
+    node = environment.get("SLURM_NODEID", str(places[rank][0]))
+    if node != str(places[rank][0]):
+        raise _not_by_srun(f"task {rank} is on node {node}, not in blocks")
     first = (job + 101 * step) * _PORTS_PER_STEP
     addresses = tuple(
         f"{hosts[node]}:{_FIRST_PORT + (first + local) % _NUM_PORTS}"
@@ -195,5 +180,6 @@ def _read_slurm(environment: Mapping[str, str]) -> Cluster:
 
 def _not_by_srun(fault: str) -> errors.UserError:
     return errors.UserError(
-        f"SLURM: {fault}: start the command by srun, or set TF_CONFIG"
+        f"SLURM: {fault}: start the command by srun --distribution=block, or"
+        " set TF_CONFIG"
     )

@@ -78,13 +78,10 @@ def _all_reduce(x: tf.Tensor) -> tf.Tensor:
 def cross_replica_concat(x: tf.Tensor) -> tf.Tensor:
     """Concatenates `x` of all replicas on axis 0, in replica order.
 
-    Args:
-      x: float32 or int32 [b, ...], of the same shape on every replica. (Half
-        precision would lose bits in the gradient's sum, and other integers
-        have no all_reduce on TPUs.)
-
-    Returns:
-      [replicas * b, ...], with the gradient of the global batch.
+    float32 or int32 [b, ...], of the same shape on every replica, become
+    [replicas * b, ...], with the gradient of the global batch. (Half precision
+    would lose bits in the gradient's sum, and other integers have no all_reduce
+    on TPUs.)
     """
     if x.dtype not in (tf.float32, tf.float64, tf.int32):
         raise ValueError(f"cast to float32 or int32 first, not {x.dtype.name}")
@@ -135,20 +132,16 @@ def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
 def do_not_convert_self(function: _Function) -> _Function:
     """Keeps AutoGraph from converting a function, but not what it calls.
 
-    Converting takes a third of the time of tracing a step.
-    `tf.autograph.experimental.do_not_convert` would also keep users' layers
-    from being converted, which may need it, and would hide the arguments of a
-    layer's `call` from Keras.
+    Converting takes a third of the time of tracing a step. TensorFlow's
+    `do_not_convert` would also keep users' layers from being converted, and
+    hide the arguments of a layer's `call` from Keras.
     """
     function.autograph_info__ = {}  # type: ignore[attr-defined] # For AutoGraph.
     return function
 
 
 def with_autograph(function: _Function) -> _Function:
-    """Converts a user's function by AutoGraph, as Keras does, within ours.
-
-    Ours are not converted, and without this what they call is not either.
-    """
+    """Converts a user's function by AutoGraph, within ours, which are not."""
     if tf.executing_eagerly():
         return function
     enabled = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED)

@@ -1,8 +1,7 @@
 """What an error of TensorFlow means: a lost worker, a full disk, no memory.
 
-TensorFlow raises the error of a lost worker in whatever needs the others: in a
-step, in a save, while a network is built. Its type is often that of another
-problem, such as a full disk.
+Whatever needs the others raises the error of a lost worker, and its type is
+often that of another problem, such as a full disk.
 """
 
 import contextlib
@@ -46,10 +45,6 @@ class LostWorkerError(errors.InterruptedRunError):
     """Another worker of the run is lost."""
 
 
-class OutOfMemoryError(errors.UserError):
-    """The memory of a device, or of the host, is not enough."""
-
-
 def set_others(addresses: Sequence[tuple[str, int]]) -> None:
     """Sets (host, port) of each other worker that this process depends on."""
     global _others
@@ -80,10 +75,7 @@ def _watch() -> None:
 
 
 def meaning(error: Exception) -> errors.UserError | None:
-    """Returns the error to report instead of an error of TensorFlow.
-
-    None: it is neither of a lost worker, nor of a full disk or memory.
-    """
+    """Returns the error to report instead of TensorFlow's; None: that one."""
     if errors.is_full_disk(error):
         return errors.UserError(
             f"cannot write ({errors.first_line(error)}): {errors.FREE_SPACE}"
@@ -95,7 +87,7 @@ def meaning(error: Exception) -> errors.UserError | None:
         )
     is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
     if is_exhausted and (reason := _line(error, _MEMORY)):
-        return OutOfMemoryError(
+        return errors.UserError(
             f"out of memory ({reason}): use a smaller"
             f" {errors.arg('batch_size')}, or {errors.arg('grad_cache_chunks')}"
         )

@@ -17,7 +17,7 @@ def apply(
     inputs: tf.Tensor,
     synchronized: bool,
 ) -> tuple[tf.keras.layers.Layer, tf.Tensor]:
-    """Makes a network, and applies it to a Keras tensor.
+    """Makes a network, applies it to a Keras tensor, and returns both.
 
     Args:
       what: its purpose and name, for messages.
@@ -26,9 +26,6 @@ def apply(
       options: of the function.
       inputs: of `tf.keras.Input`.
       synchronized: whether its BatchNormalization spans all replicas.
-
-    Returns:
-      (the network, its output).
 
     Raises:
       UserError: for something else, or inputs that it does not take.
@@ -83,11 +80,7 @@ def _reason(error: Exception) -> str:
 
 
 def copy(what: str, network: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-    """Makes a network of the same config; `what` names it in an error.
-
-    Raises:
-      UserError: if Keras cannot.
-    """
+    """Makes a network of the same config; `what` names it in an error."""
     try:
         if is_functional(network):
             return tf.keras.models.clone_model(network)

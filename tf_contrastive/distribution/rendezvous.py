@@ -1,11 +1,10 @@
 """Start-up barrier: each worker reports to the first one and waits for it.
 
-The first one answers all of them, once all have reported and it reaches each
-at its address, or once it knows why not. Each listens at its own port, which
-TensorFlow's server uses afterwards.
+The first one answers once all have reported and it reaches each at its address,
+or once it knows why not. Each listens at the port that TensorFlow's server uses
+afterwards.
 """
 
-import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -31,11 +30,7 @@ class AbsentWorkerError(errors.InterruptedRunError):
 
 
 def wait_for_all(cluster: Cluster, timeout: float) -> None:
-    """Waits until every process of the cluster has reported to the first one.
-
-    Args:
-      cluster: of this process; must be equal on all of them.
-      timeout: in seconds.
+    """Waits up to `timeout` seconds until every process is there.
 
     Raises:
       AbsentWorkerError: naming the tasks that did not start in time.
@@ -111,23 +106,37 @@ def _collect(
     ranks: dict[socket.socket, int | None],
 ) -> None:
     """Adds connections until there is one of each rank."""
-    deadline = time.monotonic() + timeout
-    while absent := {*range(1, len(cluster.tasks))} - {*ranks.values()}:
+    deadline, total = time.monotonic() + timeout, len(cluster.tasks)
+    while absent := sorted({*range(1, total)} - {*ranks.values()}):
         left = deadline - time.monotonic()
         if left <= 0:
-            raise _absent(cluster, sorted(absent), timeout)
+            names = ["{} ({})".format(*cluster.tasks[x]) for x in absent[:3]]
+            more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+            raise AbsentWorkerError(
+                f"{cluster.origin}: {len(absent)} of {total} did not start, or"
+                f" ended: {', '.join(names)}{more} within {timeout:g} s:"
+                f" {_START}"
+            )
         for connection in select.select([server, *ranks], [], [], left)[0]:
             if connection is server:
                 ranks[server.accept()[0]] = None
                 continue
-            report = _received(cluster, connection)
-            # Who has reported says nothing more: it has ended.
-            if report is None or ranks[connection] is not None:
+            try:
+                rank, theirs = json.loads(connection.recv(_MESSAGE_BYTES))
+                is_rank = type(rank) is int and 0 < rank < total
+            except (OSError, TypeError, ValueError):
+                is_rank, theirs = False, None
+            # A stranger; or who has reported says nothing more: it has ended.
+            if (
+                not is_rank
+                or not isinstance(theirs, dict)
+                or ranks[connection] is not None
+            ):
                 del ranks[connection]
                 connection.close()
                 continue
-            ranks[connection], theirs = report
-            (first, _), (name, _) = cluster.tasks[0], cluster.tasks[report[0]]
+            ranks[connection] = rank
+            (first, _), (name, _) = cluster.tasks[0], cluster.tasks[rank]
             for what, own in _facts(cluster).items():
                 if (other := theirs.get(what)) != own:
                     raise errors.UserError(
@@ -137,51 +146,19 @@ def _collect(
                     )
 
 
-def _received(
-    cluster: Cluster, connection: socket.socket
-) -> tuple[int, dict[str, str]] | None:
-    """Returns rank and facts of a worker; None: it is a stranger, or ended."""
-    try:
-        rank, facts = json.loads(connection.recv(_MESSAGE_BYTES))
-    except (OSError, TypeError, ValueError):
-        return None
-    is_rank = type(rank) is int and 0 < rank < len(cluster.tasks)
-    return (rank, facts) if is_rank and isinstance(facts, dict) else None
-
-
 def _check_reached(cluster: Cluster) -> None:
     """Raises `UserError` if a worker does not answer at its address."""
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        reasons = [*pool.map(_unreached, cluster.places[1:])]
-    for (name, address), reason in zip(cluster.tasks[1:], reasons, strict=True):
-        if reason:
+    for rank, (name, address) in enumerate(cluster.tasks[1:], 1):
+        try:
+            place = cluster.places[rank]
+            socket.create_connection(place, _REACH_SECONDS).close()
+        except OSError as error:
             raise errors.UserError(
                 f"{cluster.origin}: {name} runs, but {cluster.tasks[0][0]}"
-                f" cannot connect to {address} ({reason}): set an address that"
-                " all workers can connect to, or open its port to them in the"
-                " firewall"
-            )
-
-
-def _unreached(place: tuple[str, int]) -> str:
-    """Returns why no connection can be made; empty: it can."""
-    try:
-        socket.create_connection(place, _REACH_SECONDS).close()
-    except OSError as error:
-        return errors.first_line(error)
-    return ""
-
-
-def _absent(
-    cluster: Cluster, ranks: list[int], timeout: float
-) -> AbsentWorkerError:
-    names = [f"{name} ({address})" for name, address in cluster.tasks]
-    more = f" and {len(ranks) - 3} more" if len(ranks) > 3 else ""
-    return AbsentWorkerError(
-        f"{cluster.origin}: {len(ranks)} of {len(names)} did not start, or"
-        f" ended: {', '.join(names[rank] for rank in ranks[:3])}{more} within"
-        f" {timeout:g} s: {_START}"
-    )
+                f" cannot connect to {address} ({errors.first_line(error)}):"
+                " set an address that all workers can connect to, or open its"
+                " port to them in the firewall"
+            ) from error
 
 
 # ---- The others --------------------------------------------------------------

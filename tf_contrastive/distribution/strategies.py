@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -92,30 +93,25 @@ def check_same(
 ) -> None:
     """Compares what the workers were given; all of them must call it.
 
-    Args:
-      strategy: of the run; only several workers are compared.
-      options: name -> value.
-      data: what is read -> what was found there.
-
-    Raises:
-      UserError: on all workers, naming what differs first.
+    `options` are name -> value, `data` what is read -> what was found there.
+    Raises `UserError` on all workers, naming what differs first.
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
     both = json.dumps([dict(options), dict(data)])
     first, *others = map(json.loads, _of_all_workers(strategy, both))
-    for worker, other in enumerate(others, 1):
+    for worker, (theirs, read) in enumerate(others, 1):
         for name, value in first[0].items():
-            if (theirs := other[0].get(name)) != value:
+            if theirs.get(name) != value:
                 raise errors.UserError(
-                    f"worker {worker} has {errors.arg(name, theirs)},"
+                    f"worker {worker} has {errors.arg(name, theirs.get(name))},"
                     f" worker 0 {errors.arg(name, value)}: start all workers by"
                     " the same command"
                 )
         for name, found in first[1].items():
-            if other[1][name] != found:
+            if read[name] != found:
                 raise errors.UserError(
-                    f"{name}: worker {worker} reads {other[1][name]}, worker 0"
+                    f"{name}: worker {worker} reads {read[name]}, worker 0"
                     f" {found}: give all workers the same data"
                 )
 
@@ -127,10 +123,9 @@ def _of_all_workers(strategy: tf.distribute.Strategy, text: str) -> list[str]:
     def rows(numbers: np.ndarray) -> np.ndarray:
         """Returns the numbers of each replica, [replicas, n]."""
 
-        def own(context: tf.distribute.experimental.ValueContext) -> tf.Tensor:
+        def own(context: Any) -> tf.Tensor:
             row = [[context.replica_id_in_sync_group]]
-            shape = [replicas, len(numbers)]
-            return tf.scatter_nd(row, numbers[None], shape)
+            return tf.scatter_nd(row, numbers[None], [replicas, len(numbers)])
 
         values = strategy.experimental_distribute_values_from_function(own)
         total = strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
@@ -264,9 +259,8 @@ def strategy(
 
     Args:
       name: auto, default, mirrored, multiworker (from `TF_CONFIG`, or as a step
-        of a SLURM job) or tpu. auto: virtual devices if set, else a TPU if
-        there is one, else the workers if there are several, else the GPUs if
-        there are several.
+        of a SLURM job) or tpu. auto: virtual devices, a TPU, several workers,
+        several GPUs: the first of these that there are.
       virtual_devices: CPU devices to mirror over, without GPUs.
       tpu: name of a TPU, or "local" on a TPU VM; empty: the environment's
         `TPU_NAME`, else "local".

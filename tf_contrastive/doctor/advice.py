@@ -145,21 +145,18 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
         waiting = 1 - delivered / consumed
+        ways = []
+        if facts.run.views.augment_on != "device":
+            ways.append(errors.arg("augment_on", "device"))
+        if facts.run.data.cache != "memory":
+            ways.append(errors.arg("cache", "memory"))
+        faster = " or ".join(ways) or "more CPU cores, or smaller image files"
         yield (
             "slow_input",
             f"the input delivers {delivered:,.0f} images/s and the step"
             f" could use {consumed:,.0f}: devices wait {waiting:.0%}"
-            f" of the time: use {_faster_input(facts.run)}",
+            f" of the time: use {faster}",
         )
-
-
-def _faster_input(run: Pretrain) -> str:
-    """Options that are not set already."""
-    ways = [errors.arg("augment_on", "device")] * (
-        run.views.augment_on != "device"
-    )
-    ways += [errors.arg("cache", "memory")] * (run.data.cache != "memory")
-    return " or ".join(ways) or "more CPU cores, or smaller image files"
 
 
 _MAX_WITHOUT_POSITIVES = 0.05
@@ -236,18 +233,13 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of loss, batch, optimizer and schedule."""
     run, temperature = facts.run, facts.temperature
     batch_size = run.schedule.batch_size
-    if temperature is not None and temperature < _MIN_TEMPERATURE:
+    if temperature is not None and not (
+        _MIN_TEMPERATURE <= temperature <= _MAX_TEMPERATURE
+    ):
         yield (
             "temperature",
-            f"{errors.arg('temperature', format(temperature, 'g'))} leaves"
-            " gradients to the nearest pairs only and may make the loss NaN:"
-            " use 0.05 to 0.5",
-        )
-    if temperature is not None and temperature > _MAX_TEMPERATURE:
-        yield (
-            "temperature",
-            f"{errors.arg('temperature', format(temperature, 'g'))} barely"
-            " separates similar from dissimilar pairs: use 0.05 to 0.5",
+            f"{errors.arg('temperature', format(temperature, 'g'))} is outside"
+            " of what losses learn with: use 0.05 to 0.5",
         )
     raw = getattr(run.loss, "normalize", True) is False
     if temperature is not None and raw:

@@ -1,5 +1,6 @@
 """Checks of a run before it starts, without training it."""
 
+import collections
 import contextlib
 import dataclasses
 
@@ -7,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, schedules, train
+from tf_contrastive import model as models
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import description
@@ -14,7 +16,6 @@ from tf_contrastive.doctor import (
     advice,
     memory,
     positives,
-    report,
     smoke,
     speed,
     test_split,
@@ -33,7 +34,7 @@ class Report:
 
     facts: advice.Facts
     # Heading -> name -> value.
-    sections: dict[str, report.Section]
+    sections: dict[str, description.Rows]
     # Check -> one line that says what is wrong and what to do.
     warnings: dict[str, str]
 
@@ -77,13 +78,10 @@ def inspect(run: Pretrain) -> Report:
         step = speed.measure_step(model, prepared, _STEPS)
     process_memory = None
     if prepared.machine.on_cpu:
-        process_memory = memory.of_process(
-            predicted,
-            replicas,
-            memory.peak_resident(),
-            step.images if step else 0,
-            batch_size // replicas,
-        )
+        # This process has trained on a part of the batch, or on none.
+        part = step.images * replicas / batch_size if step else 0.0
+        growth = predicted.of_batch * (1.0 - part) if step else predicted.total
+        process_memory = memory.peak_resident() + round(replicas * growth)
     assert run.schedule.learning_rate is not None  # `prepare` resolves it.
     facts = advice.Facts(
         run=run,
@@ -108,11 +106,114 @@ def inspect(run: Pretrain) -> Report:
         input_speed=input_speed,
         step_speed=batch_size / step.seconds if step else None,
     )
-    sections = report.sections(
-        facts,
-        description.describe(source, classes),
-        prepared.strategy,
-        model,
-        step,
-    )
+    data = description.describe(source, classes)
+    sections = _sections(facts, data, prepared.strategy, model, step)
     return Report(facts, sections, warnings | advice.warnings(facts))
+
+
+def _sections(
+    facts: advice.Facts,
+    data: description.Rows,
+    strategy: tf.distribute.Strategy,
+    model: models.ContrastiveModel,
+    step: speed.StepTime | None,
+) -> dict[str, description.Rows]:
+    """Returns heading -> name -> value."""
+    run = facts.run
+    views, schedule = run.views, run.schedule
+    pairs: description.Rows = {}
+    if (expected := facts.expected) is not None:
+        pairs = {
+            "positives_per_anchor": round(expected.positives, 2),
+            "negatives_per_anchor": round(expected.negatives, 1),
+            "anchors_without_positives": round(expected.without_positives, 4),
+        }
+    anchors, candidates = memory.similarity_block(run, facts.replicas)
+    sizes = dataclasses.asdict(facts.memory) | {"total": facts.memory.total}
+    of_run = {
+        "process": facts.process_memory,
+        "available": facts.available_memory,
+    }
+    return {
+        "devices": {
+            "devices": _devices(),
+            "strategy": type(strategy).__name__,
+            "replicas": facts.replicas,
+            "precision": run.runtime.precision,
+            "augment_on": views.augment_on,
+            "wire_dtype": views.wire_dtype,
+        },
+        "data": {
+            **data,
+            "views": f"{views.views} x {views.policy.label}",
+            "image_size": views.image_size,
+        },
+        "model": _model(facts, model),
+        "schedule": {
+            "optimizer": run.optimizer.label,
+            "peak_learning_rate": facts.peak_learning_rate,
+            "learning_rate": schedule.learning_rate,
+            "learning_rate_scaling": schedule.learning_rate_scaling,
+            "schedule": schedule.decay.label,
+            "steps_per_epoch": facts.steps_per_epoch,
+            "steps": schedule.epochs * facts.steps_per_epoch,
+            "warmup_steps": schedules.warmup_steps(
+                schedule.warmup_epochs or 0, facts.steps_per_epoch
+            ),
+        },
+        "batch": {
+            "loss": run.loss.label,
+            "temperature": facts.temperature,
+            "batch_size": schedule.batch_size,
+            "replica_batch_size": schedule.batch_size // facts.replicas,
+            **pairs,
+        },
+        "memory_per_replica": {
+            **_mib(sizes),
+            "similarity_block": f"{anchors} x {candidates}",
+        },
+        "memory": _mib(of_run),
+        "speed": {
+            "input_images_per_second": _rounded(facts.input_speed),
+            "step_images_per_second": _rounded(facts.step_speed),
+            "hours": _rounded(facts.hours),
+            "measured_on": f"{step.images} images per replica"
+            if step
+            else "nothing: a step takes too long here",
+        },
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return value and float(f"{value:.3g}")
+
+
+def _mib(sizes: dict[str, int | None]) -> description.Rows:
+    return {
+        f"{name}_mib": size and round(size / 2**20, 1)
+        for name, size in sizes.items()
+    }
+
+
+def _devices() -> str:
+    devices = tf.config.list_logical_devices()
+    types = collections.Counter(x.device_type for x in devices)
+    return ", ".join(f"{count} {kind}" for kind, count in types.items())
+
+
+def _model(
+    facts: advice.Facts, model: models.ContrastiveModel
+) -> description.Rows:
+    encoder = facts.run.encoder
+    section: description.Rows = {"encoder": encoder.label}
+    own = encoder.arguments()
+    section |= {name: own[name] for name in ("width", "stem") if name in own}
+    for name, part in model.checkpointed().items():
+        if not isinstance(part, tf.keras.layers.Layer):
+            continue
+        trainable = part.trainable_variables
+        if trainable:
+            section[f"{name.removesuffix('_head')}_parameters"] = sum(
+                v.shape.num_elements() for v in trainable
+            )
+    return section

@@ -148,22 +148,6 @@ def _further(layer: tf.keras.layers.Layer) -> list[tf.TensorSpec]:
     return []
 
 
-def of_process(
-    replica: Memory, replicas: int, measured: int, images: int, batch: int
-) -> int:
-    """Predicts the peak memory of a run's process on CPUs, in bytes.
-
-    Args:
-      replica: what each of the replicas needs.
-      replicas: their number.
-      measured: peak memory of this process, which has built the run and trained
-        on `images` of a replica's `batch`, or on none.
-      images, batch: numbers of images.
-    """
-    growth = replica.of_batch * (1.0 - images / batch)
-    return measured + round(replicas * (growth if images else replica.total))
-
-
 def peak_resident() -> int:
     """Bytes that this process has had in memory at its peak."""
     status = pathlib.Path("/proc/self/status")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive import train
-from tf_contrastive.doctor import synthetic
+from tf_contrastive.config.pretrain import Pretrain
 
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048
@@ -22,15 +22,10 @@ _FORWARD_PASSES = 3
 
 
 class StepTime(NamedTuple):
-    """Duration of a training step with the whole batch, in seconds.
+    """Duration of a training step with the whole batch."""
 
-    Attributes:
-      seconds: extrapolated by the images if `images` are fewer than a batch.
-      images: per replica, in the batch that was measured.
-    """
-
-    seconds: float
-    images: int
+    seconds: float  # Extrapolated, if `images` are fewer than a batch.
+    images: int  # Per replica, in the batch that was measured.
 
 
 def measure_input(run: train.PreparedRun, seconds: float) -> float:
@@ -66,40 +61,27 @@ def measure_step(
 
     Accelerators are measured with the whole batch. CPUs are measured with a
     part of it that takes about a quarter of `seconds`, and a step is as much
-    longer as its batch. Returns None if even the smallest batch takes longer.
+    longer as its batch. Returns None if the smallest part takes longer than
+    all of them.
     """
     options, replicas = run.options, run.machine.replicas
     images = options.schedule.batch_size // replicas
+    size = images
+    if run.machine.on_cpu:
+        # A step cannot be interrupted, so one that takes too long is not begun.
+        unit = math.lcm(options.batch.grad_cache_chunks, 2)
+        image = tf.zeros([1, *model.encoder.input_shape[1:]])
+        forward = min(_times(lambda: {"h": model.encoder(image)}, 0.0))
+        passes = _FORWARD_PASSES * options.views.views * unit * replicas
+        if unit > images or passes * forward > seconds:
+            return None
+        units = int(seconds / 4 / (passes * forward))
+        size = unit * min(max(units, 1), images // unit)
+        seconds /= 4
     step = model.make_train_function()
-
-    # Other batches of an unknown size need no new trace; replicas refuse them.
-    static = replicas > 1 or not run.machine.on_cpu
-
-    def timed(images: int, seconds: float) -> float:
-        classes = run.source.info.num_classes
-        batches = iter(
-            synthetic.batches(options, classes, images, run.strategy, static)
-        )
-        return statistics.median(_times(lambda: step(batches), seconds))
-
-    if not run.machine.on_cpu:
-        return StepTime(timed(images, seconds), images)
-    size = math.lcm(options.batch.grad_cache_chunks, 2)
-    if size > images:
-        return None
-    # A step cannot be interrupted, so one that takes too long is not begun.
-    image = tf.zeros([1, *model.encoder.input_shape[1:]])
-    forward = _times(lambda: {"features": model.encoder(image)}, 0.0)
-    if (
-        min(forward) * _FORWARD_PASSES * options.views.views * size * replicas
-        > seconds
-    ):
-        return None
-    duration = timed(size, seconds / 4)
-    growth = min(int(seconds / (4 * duration)), images // size)
-    if growth > 1:
-        size *= growth
-        duration = timed(size, seconds / 4)
+    classes = run.source.info.num_classes
+    batches = iter(noise(options, classes, size, run.strategy))
+    duration = statistics.median(_times(lambda: step(batches), seconds))
     return StepTime(duration * images / size, size)
 
 
@@ -117,3 +99,35 @@ def _times(
         if len(times) == 1:
             begin = time.perf_counter()
     return times[1:]
+
+
+def noise(
+    run: Pretrain,
+    num_classes: int | None,
+    images: int,
+    strategy: tf.distribute.Strategy,
+) -> tf.distribute.DistributedDataset:
+    """Endless batches of noise, in the form that a resolved run's step takes.
+
+    `images` is their number per replica.
+    """
+    rng = np.random.default_rng(0)
+    side, count = run.views.side, run.views.views
+    channels = run.data.channels
+    shape = [images, count, side, side, channels]
+    if run.views.wire_dtype == "uint8":
+        views = rng.integers(0, 256, shape, np.uint8)
+    else:
+        dtype = tf.as_dtype(run.views.wire_dtype).as_numpy_dtype
+        views = rng.random(shape, np.float32).astype(dtype)
+    seeds = rng.integers(0, 2**31 - 1, [images, count, 2]).astype(np.int32)
+    rows = np.arange(images, dtype=np.int32)
+    on_device = run.views.augment_on == "device" or run.views.mixed
+    inputs = (views, seeds) if on_device else views
+    labels = () if num_classes is None else (rows % num_classes,)
+
+    def dataset(_: tf.distribute.InputContext) -> tf.data.Dataset:
+        examples = tf.data.Dataset.from_tensors((inputs, *labels))
+        return examples.cache().repeat()
+
+    return strategy.distribute_datasets_from_function(dataset)

@@ -9,17 +9,11 @@ from tf_contrastive.config.data import without_slice
 
 
 class Problem(NamedTuple):
-    """What is wrong with the images to score.
+    """What is wrong with the images to score."""
 
-    Attributes:
-      option: that chooses them; "unscored" if they cannot be scored.
-      text: what is wrong.
-      ends: whether the run scores them itself, and must not start.
-    """
-
-    option: str
+    option: str  # That chooses them; "unscored": they cannot be scored.
     text: str
-    ends: bool
+    ends: bool  # The run scores them itself, and must not start.
 
 
 def check(run: train.PreparedRun) -> None:

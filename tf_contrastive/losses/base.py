@@ -55,9 +55,6 @@ class ContrastiveLoss(declared.LossDeclaration):
           projections: [B, V, P] of this replica, any floating dtype.
           labels: int [B] or multi-hot [B, C], if the loss uses them.
           seed: int32 [2]; used by losses that draw random numbers.
-
-        Raises:
-          ValueError: for missing or misshapen arguments.
         """
         projections = check_projections(projections)
         return self._reduce(*self._anchor_losses(projections, labels, seed))
@@ -152,7 +149,6 @@ class ContrastiveLoss(declared.LossDeclaration):
 
     @property
     def _title(self) -> str:
-        """Its name in messages."""
         return type(self).__name__
 
     def _reduce(self, losses: Losses, counted: tf.Tensor) -> tf.Tensor:
@@ -232,35 +228,30 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
     ) -> similarity.Rows | similarity.PerView:
         """Applies `function`, block -> [R], to each anchor's row.
 
-        Similarities of the block are divided by the temperature, if any.
-        With `negatives="other_view"`, the candidates of an anchor are those of
-        the other one of two views.
+        Similarities of the block are divided by the temperature, if any. With
+        `negatives="other_view"`, candidates are those of an anchor's other
+        view.
         """
         anchors, candidates = batch.anchors, batch.candidates
         if self.temperature:
             # Of the embeddings, which are far fewer than the similarities.
             scaled = anchors.embeddings / self.temperature
             anchors = anchors._replace(embeddings=scaled)
+        options = self.block_size, batch.split
         if negatives == "all_views":
-            return similarity.Rows(
-                function, anchors, candidates, self.block_size, batch.split
-            )
+            return similarity.Rows(function, anchors, candidates, *options)
         if batch.num_views != 2:
             raise ValueError(
                 "negatives='other_view' compares two views, but the"
                 f" projections have {batch.num_views}: pass [B, 2, P]"
             )
-        rows = [
-            similarity.Rows(
-                function,
-                anchors.of_view(view, 2),
-                candidates.of_view(1 - view, 2),
-                self.block_size,
-                batch.split,
-            )
+        pairs = [
+            (anchors.of_view(view, 2), candidates.of_view(1 - view, 2))
             for view in (0, 1)
         ]
-        return similarity.PerView(rows)
+        return similarity.PerView(
+            [similarity.Rows(function, *pair, *options) for pair in pairs]
+        )
 
 
 def check_projections(projections: tf.Tensor) -> tf.Tensor:

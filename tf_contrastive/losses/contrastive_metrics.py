@@ -129,9 +129,8 @@ def _of_rows(
     next_view = (block.anchors.views[:, tf.newaxis] + 1) % views
     of_next_view = tf.equal(block.candidates.views, next_view) & block.others
     noise = similarity.log_sum_exp(logits, negatives)
-    sincere = _mean(
-        tf.nn.softplus(noise[:, tf.newaxis] - logits), positives, num_positives
-    )
+    mean = similarity.masked_mean
+    sincere = mean(tf.nn.softplus(noise[:, tf.newaxis] - logits), positives)
     lengths, others = (
         tf.norm(x.embeddings, axis=-1)
         for x in (block.anchors, block.candidates)
@@ -146,19 +145,15 @@ def _of_rows(
         "one_view_accuracy": _wins(
             s, of_next_view & block.same_image, of_next_view & ~block.same_image
         ),
-        "positive_similarity": _mean(s, positives, num_positives),
-        "negative_similarity": _mean(s, negatives, num_negatives),
+        "positive_similarity": mean(s, positives),
+        "negative_similarity": mean(s, negatives),
         "positives_per_anchor": num_positives,
-        "alignment": 2 - 2 * _mean(cosines, positives, num_positives),
+        "alignment": 2 - 2 * mean(cosines, positives),
         "uniformity": spread - _log(num_others),
         "kl_lower_bound": _log(num_negatives) - sincere,
         "positives": tf.cast(num_positives > 0, tf.float32),
         "negatives": tf.cast(num_negatives > 0, tf.float32),
     }
-
-
-def _mean(values: tf.Tensor, mask: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    return similarity.masked_sum(values, mask) / tf.maximum(count, 1.0)
 
 
 def _log(count: tf.Tensor) -> tf.Tensor:

@@ -51,10 +51,7 @@ class _Generalized(base.ContrastiveLoss):
         self, projections: tf.Tensor, labels: tf.Tensor | None = None
     ) -> tf.Tensor:
         """Raises `TypeError`: the loss is not a mean over anchors."""
-        raise TypeError(
-            f"{type(self).__name__} is not a mean over anchors, which have no"
-            " losses of their own"
-        )
+        raise TypeError(f"{type(self).__name__} has no loss for each view")
 
     def _distribution(
         self, projections: tf.Tensor, seed: tf.Tensor | None
@@ -98,13 +95,8 @@ class AlignUniform(declared.AlignUniform, _Generalized):
                 bounded=bounded,
             )
 
-        rows = similarity.Rows(
-            log_sums,
-            batch.anchors,
-            batch.candidates,
-            self.block_size,
-            batch.split,
-        )
+        sets = batch.anchors, batch.candidates
+        rows = similarity.Rows(log_sums, *sets, self.block_size, batch.split)
         anchors = tf.shape(batch.anchors.image_ids)
         # A single embedding has nothing to be spread among.
         counted = self.include_self or tf.size(batch.candidates.image_ids) > 1
@@ -173,16 +165,9 @@ class SlicedWasserstein(declared.SlicedWasserstein, _Generalized):
 
 
 def sliced_wasserstein(
-    h: tf.Tensor,
-    prior: tf.Tensor,
-    directions: tf.Tensor,
-    *,
-    split: bool = False,
+    h: tf.Tensor, prior: tf.Tensor, directions: tf.Tensor, split: bool = False
 ) -> tf.Tensor:
-    """Algorithm 1 before its division: [b, d], [b, d], [d, d'] -> [].
-
-    `split`: see `matrix_products.matmul`.
-    """
+    """Algorithm 1 before its division: [b, d], [b, d], [d, d'] -> []."""
     rows = tf.transpose(directions)
     h, prior = (
         tf.sort(matrix_products.dot_products(rows, x, split=split))

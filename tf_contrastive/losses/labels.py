@@ -21,10 +21,7 @@ def in_one_line(error: Exception) -> Exception:
 
 
 def check_classes(user: str, labels: tf.Tensor) -> tf.Tensor:
-    """Returns `labels` as a tensor; they must be integers [B].
-
-    `user` is what takes them, for messages.
-    """
+    """Returns labels of `user` as a tensor; they must be integers [B]."""
     labels = tf.convert_to_tensor(labels)
     if labels.shape.rank != 1 or not labels.dtype.is_integer:
         raise ValueError(
@@ -38,10 +35,7 @@ def check_classes(user: str, labels: tf.Tensor) -> tf.Tensor:
 def is_id(
     labels: tf.Tensor, classes: int | None = None, unlabelled: bool = False
 ) -> tf.Tensor:
-    """Whether integers are class ids, bool of the labels' shape.
-
-    `unlabelled`: -1 is allowed, too.
-    """
+    """Whether each integer is a class id, or -1 if `unlabelled`."""
     last = tf.int32.max if classes is None else classes - 1
     first = -1 if unlabelled else 0
     return (labels >= first) & (labels <= tf.cast(last, labels.dtype))
@@ -50,11 +44,7 @@ def is_id(
 def known(
     x: tf.Tensor, labels: tf.Tensor, classes: int, unlabelled: bool = False
 ) -> tf.Tensor:
-    """Returns `x`, which is NaN unless labels [B] are of so many classes.
-
-    Raises:
-      ValueError: as `noticed`.
-    """
+    """Returns `x`, which is NaN unless labels [B] are of so many classes."""
     fine = tf.reduce_all(is_id(labels, classes, unlabelled))
     message = f"labels must be integers from 0 to {classes - 1}"
     return or_nan(x, fine, message + _OR_NONE * unlabelled)
@@ -65,11 +55,9 @@ def noticed(
 ) -> tf.Tensor:
     """Returns `x`, which is NaN if labels [B] or [B, C] are not allowed.
 
-    `unlabelled`: a class id of -1 is allowed, too.
-
-    Raises:
-      ValueError: for those, where the values are known. A graph raises
-        `InvalidArgumentError`, and XLA, which raises nothing, keeps NaN.
+    `unlabelled`: a class id of -1 is allowed, too. Eager code raises a
+    `ValueError`, a graph an `InvalidArgumentError`; XLA, which raises nothing,
+    keeps NaN.
     """
     if labels.dtype == tf.bool or labels.shape.rank == 3:
         return x

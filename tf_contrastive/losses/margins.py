@@ -56,11 +56,9 @@ class _PositiveAgainstNegatives(base.AnchorLoss):
         return self._attract(positive) + joined
 
     def _attract(self, positive: tf.Tensor) -> tf.Tensor:
-        """Computes the loss of a positive similarity."""
         return tf.zeros_like(positive)
 
     def _repel(self, positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
-        """Computes the loss of a negative similarity."""
         raise NotImplementedError
 
     def _is_semi_hard(

@@ -69,22 +69,22 @@ class MoCo(declared.MoCo, base.AnchorLoss):
         )
         if queue_mask is None:
             queue_mask = tf.ones(tf.shape(negatives)[:1], tf.bool)
-
-        def embedding_set(
-            embeddings: tf.Tensor, classes: tf.Tensor
-        ) -> similarity.EmbeddingSet:
-            zeros = tf.zeros_like(classes)
-            return similarity.EmbeddingSet(
-                embeddings, zeros, zeros, zeros, classes
-            )
-
+        queue_mask = tf.cast(queue_mask, tf.int32)
         # Queries and negatives are of class 1, empty slots of class 0.
+        ones = tf.ones(tf.shape(q)[:1], tf.int32)
+        anchors, candidates = (
+            similarity.EmbeddingSet(x, zeros, zeros, zeros, classes)
+            for x, classes, zeros in (
+                (q, ones, 0 * ones),
+                (negatives, queue_mask, 0 * queue_mask),
+            )
+        )
         noise = similarity.Rows(
             lambda block: similarity.log_sum_exp(
                 block.similarities / self.temperature, block.same_class
             ),
-            embedding_set(q, tf.ones(tf.shape(q)[:1], tf.int32)),
-            embedding_set(negatives, tf.cast(queue_mask, tf.int32)),
+            anchors,
+            candidates,
             self.block_size,
             matrix_products.use_split(self.similarity_products),
         )

@@ -1,6 +1,7 @@
 """SimCLR's loss, its relatives, and N-pairs."""
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -84,10 +85,7 @@ class NTXent(declared.NTXent, base.AnchorLoss):
         return tf.where(alone, 0.0, noise - positive)
 
     def _noise(
-        self,
-        block: similarity.Block,
-        batch: similarity.Batch,
-        signal: tf.Tensor,
+        self, block: similarity.Block, batch: similarity.Batch, signal: Any
     ) -> tf.Tensor:
         """Computes log S' of a block's anchors, [R], from log((V - 1) P)."""
         logits, negatives = block.similarities, block.negatives

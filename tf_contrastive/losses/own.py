@@ -17,17 +17,11 @@ from tf_contrastive.losses.base import (
 
 
 class GlobalBatch(NamedTuple):
-    """The batch of all replicas, in their order.
+    """The batch of all replicas, in their order."""
 
-    Attributes:
-      projections: float32 [G, V, P].
-      labels: [G] or [G, C], or None.
-      first: this replica's first image among them, int32 [].
-    """
-
-    projections: tf.Tensor
-    labels: tf.Tensor | None
-    first: tf.Tensor
+    projections: tf.Tensor  # float32 [G, V, P]
+    labels: tf.Tensor | None  # [G] or [G, C]
+    first: tf.Tensor  # This replica's first image among them, int32 [].
 
 
 @tf.autograph.experimental.do_not_convert
@@ -37,11 +31,8 @@ def global_batch(
     """Gathers the batch of all replicas, for the negatives of a loss.
 
     Gradients pass through it: those of a loss over the replica's own images
-    are those of the loss over the global batch.
-
-    Args:
-      projections: [B, V, P] of this replica, of the same shape on each.
-      labels: int [B] or multi-hot [B, C] of this replica.
+    are those of the loss over the global batch. Projections are [B, V, P] of
+    this replica, of the same shape on each; labels int [B] or multi-hot [B, C].
     """
     projections = check_projections(projections)
     concat = distribution.cross_replica_concat
@@ -119,11 +110,7 @@ class FunctionLoss(ContrastiveLoss):
 
 
 def of_part(part: Any, **options: Any) -> ContrastiveLoss:
-    """Makes a loss of a function, or of a subclass of `ContrastiveLoss`.
-
-    Raises:
-      UserError: a ValueError, for something else, or an unknown option.
-    """
+    """Makes a loss of a function, or of a subclass of `ContrastiveLoss`."""
     if isinstance(part, type) and issubclass(part, ContrastiveLoss):
         own.options_of(part, (), options)
         return part(**options)
@@ -131,11 +118,7 @@ def of_part(part: Any, **options: Any) -> ContrastiveLoss:
 
 
 def get(loss: Any) -> ContrastiveLoss:
-    """Returns a loss; a function of your own becomes one.
-
-    Raises:
-      UserError: a ValueError, for something else.
-    """
+    """Returns a loss; a function of your own becomes one."""
     return loss if isinstance(loss, ContrastiveLoss) else FunctionLoss(loss)
 
 

@@ -158,26 +158,15 @@ def gather(
     """
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
-    gathered: list[_Gathered] | None = getattr(_shared, "gathered", None)
-    for other in gathered or []:
-        if (
-            other.projections is projections
-            and other.labels is labels
-            and other.batch.normalized == normalize
-        ):
-            return other.batch._replace(split=split)
+    gathered: list[Any] | None = getattr(_shared, "gathered", None)
+    for of_projections, of_labels, batch in gathered or []:
+        same = of_projections is projections and of_labels is labels
+        if same and batch.normalized == normalize:
+            return batch._replace(split=split)
     batch = _gather(projections, labels, normalize, unlabelled)
     if gathered is not None:
-        gathered.append(_Gathered(projections, labels, batch))
+        gathered.append((projections, labels, batch))
     return batch._replace(split=split)
-
-
-class _Gathered(NamedTuple):
-    """Arguments of `gather`, and its result."""
-
-    projections: tf.Tensor
-    labels: tf.Tensor | None
-    batch: Batch
 
 
 # Of each thread, since every replica is traced in one of its own.
@@ -374,8 +363,7 @@ def scan(
     """Applies `function` to each anchor's row, without a gradient.
 
     It maps a block to a nest of [R], of the dtypes `outputs`; the result is the
-    nest of [A]. `block_size`: anchors at a time; None: automatic. `split`: as
-    of `matrix_products.matmul`.
+    nest of [A]. `block_size`: anchors at a time; None: automatic.
     """
     total = shape(anchors.embeddings)[0]
     rows = rows_per_block(shape(candidates.embeddings)[0], block_size)

@@ -106,7 +106,8 @@ class SupCon(declared.SupCon, base.AnchorLoss):
                 view[tf.newaxis]
                 < cap + tf.cast(of_anchor < cap, tf.int32)[:, tf.newaxis]
             )
-        return own | (foreign & (_rank(foreign) <= cap - (views - 1)))
+        rank = tf.cumsum(tf.cast(foreign, tf.int32), axis=-1)
+        return own | (foreign & (rank <= cap - (views - 1)))
 
     def _mean(self, logs: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
         """Computes the mean of logarithms over positives, [R]."""
@@ -134,11 +135,6 @@ class SupConIn(declared.SupConIn, SupCon):
         """Computes the logarithm of the mean of exp(logs), [R]."""
         number = tf.math.log(tf.maximum(count(positives), 1.0))
         return log_sum_exp(logs, positives) - number
-
-
-def _rank(mask: tf.Tensor) -> tf.Tensor:
-    """Counts the mask's columns up to and including each, int32 [R, N]."""
-    return tf.cumsum(tf.cast(mask, tf.int32), axis=-1)
 
 
 class Sincere(declared.Sincere, base.AnchorLoss):

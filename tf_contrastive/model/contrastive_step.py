@@ -3,9 +3,9 @@
 Whatever `ContrastiveModel` can do beyond it is a feature: a subclass of
 `ContrastiveStep` in a module of its own, which knows no other feature. It
 overrides methods and calls `super()`: those of the step, and those that say
-what the feature brings to the constructor (`__init__`, `get_config`,
-`arguments_of_run`), to `compile` (`further_optimizers`), to checkpoints
-(`checkpointed`) and to a replica's memory (`images_at_once`).
+what the feature brings to the constructor (`arguments`, `arguments_of_run`), to
+`compile` (`further_optimizers`), to checkpoints (`checkpointed`) and to a
+replica's memory (`images_at_once`).
 """
 
 import contextlib
@@ -89,6 +89,14 @@ class NonFiniteSteps:
 class ContrastiveStep(tf.keras.Model):
     """Trains an encoder and its projection head; see `ContrastiveModel`."""
 
+    # Of the constructor of a class, in addition to those of its bases.
+    arguments: tuple[str, ...] = (
+        "encoder",
+        "projection_head",
+        "seed",
+        "unlabelled",
+    )
+
     def __init__(
         self,
         encoder: tf.keras.Model,
@@ -130,15 +138,13 @@ class ContrastiveStep(tf.keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, serialized as Keras does."""
+        values: dict[str, Any] = {"name": self.name}
+        values["loss"] = self.contrastive_loss
+        for kind in type(self).__mro__:
+            names = vars(kind).get("arguments", ())
+            values |= {name: getattr(self, name) for name in names}
         serialize = tf.keras.saving.serialize_keras_object
-        return {
-            "encoder": serialize(self.encoder),
-            "projection_head": serialize(self.projection_head),
-            "loss": serialize(self.contrastive_loss),
-            "seed": self.seed,
-            "unlabelled": self.unlabelled,
-            "name": self.name,
-        }
+        return {name: serialize(value) for name, value in values.items()}
 
     @classmethod
     def from_config(
@@ -159,10 +165,7 @@ class ContrastiveStep(tf.keras.Model):
     def arguments_of_run(
         cls, run: Pretrain, num_classes: int | None
     ) -> dict[str, Any]:
-        """The constructor's arguments after the loss, for a resolved run.
-
-        `num_classes` is None for data without labels.
-        """
+        """The constructor's arguments after the loss, for a resolved run."""
         del num_classes
         return {
             "seed": run.runtime.seed,
@@ -172,14 +175,9 @@ class ContrastiveStep(tf.keras.Model):
     def further_optimizers(
         self, run: Pretrain, schedule: Callable[..., Schedule]
     ) -> dict[str, tuple[Schedule, Any]]:
-        """Further optimizers of a resolved run, with their learning rates.
+        """Argument of `compile` -> (learning rate, optimizer), if further ones.
 
-        Args:
-          run: resolved.
-          schedule: (base_learning_rate=...) -> learning rate over the run.
-
-        Returns:
-          Argument of `compile` -> (learning rate, optimizer).
+        `schedule` maps base_learning_rate= to a learning rate over the run.
         """
         del run, schedule
         return {}
@@ -196,10 +194,7 @@ class ContrastiveStep(tf.keras.Model):
         return parts
 
     def images_at_once(self, images: int, views: int) -> int:
-        """Number of views whose activations a training step holds at once.
-
-        Of a replica's batch of so many images, and views of each.
-        """
+        """Number of views whose activations a training step holds at once."""
         return images * views
 
     def trained(self) -> dict[str, Trained]:
@@ -224,11 +219,7 @@ class ContrastiveStep(tf.keras.Model):
     # ---- The step ----
 
     def compile(self, optimizer: Any, **kwargs: Any) -> None:
-        """Sets the optimizer; the rest is `tf.keras.Model.compile`'s.
-
-        Raises:
-          ValueError: for losses and metrics, which are the constructor's.
-        """
+        """Sets the optimizer; the rest is `tf.keras.Model.compile`'s."""
         for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
             if kwargs.get(name) is not None:
                 raise ValueError(
@@ -272,11 +263,7 @@ class ContrastiveStep(tf.keras.Model):
         return self.means.read(self.score(self.batch(data, training=False)))
 
     def batch(self, data: Any, training: bool) -> Batch:
-        """Unpacks the data of a step; views may be uint8, in 0..255.
-
-        Raises:
-          ValueError: for views of another rank than 5, or sample weights.
-        """
+        """Unpacks the data of a step; views may be uint8, in 0..255."""
         del training
         views, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
         if weights is not None:
@@ -299,12 +286,7 @@ class ContrastiveStep(tf.keras.Model):
         return Batch(from_wire(views), labels, labels, seeds)
 
     def _of_known_shape(self, views: tf.Tensor) -> tf.Tensor:
-        """Returns views whose sizes are known as far as the graph needs.
-
-        Raises:
-          ValueError: for another size of images than the encoder's, or an
-            unknown number of views.
-        """
+        """Returns views whose sizes are known as far as the graph needs."""
         taken = self.encoder.input_shape[1:]
         if not views.shape[2:].is_compatible_with(taken):
             raise ValueError(
@@ -358,9 +340,6 @@ class ContrastiveStep(tf.keras.Model):
         """Gradients of what `losses` train, by their names.
 
         Variables that the views do not reach have zeros.
-
-        Raises:
-          ValueError: if none of the encoder is reached.
         """
         groups = {
             name: trained.variables

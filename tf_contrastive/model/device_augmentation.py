@@ -16,6 +16,8 @@ class DeviceAugmentation(ContrastiveStep):
     The host leaves these views with their colours unchanged.
     """
 
+    arguments: tuple[str, ...] = ("augment",)
+
     def __init__(
         self,
         *args: Any,
@@ -24,11 +26,6 @@ class DeviceAugmentation(ContrastiveStep):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.augment = augment
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        augment = tf.keras.saving.serialize_keras_object(self.augment)
-        return {**super().get_config(), "augment": augment}
 
     @classmethod
     def arguments_of_run(

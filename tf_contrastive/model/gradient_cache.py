@@ -33,6 +33,8 @@ class GradientCache(ContrastiveStep):
     gradient.
     """
 
+    arguments: tuple[str, ...] = ("grad_cache_chunks",)
+
     def __init__(
         self, *args: Any, grad_cache_chunks: int = 1, **kwargs: Any
     ) -> None:
@@ -42,11 +44,6 @@ class GradientCache(ContrastiveStep):
                 f"grad_cache_chunks={grad_cache_chunks}: must be at least 1"
             )
         self.grad_cache_chunks = grad_cache_chunks
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        chunks = self.grad_cache_chunks
-        return {**super().get_config(), "grad_cache_chunks": chunks}
 
     @classmethod
     def arguments_of_run(
@@ -142,12 +139,7 @@ class GradientCache(ContrastiveStep):
 
 
 def check_divisible(x: tf.Tensor, chunks: int) -> tf.Tensor:
-    """Returns `x` [B, ...], if B is a multiple of `chunks`.
-
-    Raises:
-      ValueError: if it is not; InvalidArgumentError in the step, if B is known
-        only there.
-    """
+    """Returns `x` [B, ...]; raises an error unless `chunks` divides B."""
     size = x.shape[0]
     message = (
         f"grad_cache_chunks={chunks} does not divide a replica's batch of"

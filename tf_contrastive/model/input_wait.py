@@ -101,10 +101,8 @@ class InputWait(ContrastiveStep):
         """Calls a graph on the iterator.
 
         What a check in the graph finds is raised without TensorFlow's trace.
-
-        Raises:
-          ValueError: for batches that may differ between replicas, where
-            collectives would fail at the end of the epoch.
+        Of batches that differ between replicas, collectives would fail at the
+        end of the epoch.
         """
         batch = tf.nest.flatten(iterator.element_spec, expand_composites=True)
         replicas = self.distribute_strategy.num_replicas_in_sync

@@ -18,6 +18,8 @@ class Mixing(ContrastiveStep):
     the labels.
     """
 
+    arguments: tuple[str, ...] = ("mix",)
+
     def __init__(
         self,
         *args: Any,
@@ -26,11 +28,6 @@ class Mixing(ContrastiveStep):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.mix = mix
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        mix = tf.keras.saving.serialize_keras_object(self.mix)
-        return {**super().get_config(), "mix": mix}
 
     @classmethod
     def arguments_of_run(

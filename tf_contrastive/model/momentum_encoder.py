@@ -24,6 +24,8 @@ class MomentumEncoder(ContrastiveStep):
     earlier batches. Without `momentum` it changes nothing.
     """
 
+    arguments: tuple[str, ...] = ("momentum", "queue_size")
+
     def __init__(
         self,
         *args: Any,
@@ -55,20 +57,12 @@ class MomentumEncoder(ContrastiveStep):
                 queue_size=queue_size,
                 normalize=loss.normalize,
             )
+        self.momentum, self.queue_size = momentum, queue_size
 
     def start_key_branch(self) -> None:
         """Gives the key branch, if there is one, the weights of the queries."""
         if self.key_branch is not None:
             self.key_branch.encoder.set_weights(self.encoder.get_weights())
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        branch = self.key_branch
-        return {
-            **super().get_config(),
-            "momentum": branch.momentum if branch else None,
-            "queue_size": branch.queue_size if branch else None,
-        }
 
     @classmethod
     def arguments_of_run(
@@ -137,11 +131,8 @@ class KeyBranch(tf.keras.layers.Layer):
     BatchNormalization layers keep moving statistics of their own inputs.
     Nothing here has a gradient.
 
-    Args:
-      encoder, projection_head: those of the queries, built.
-      momentum: m of k <- m k + (1 - m) q, in [0, 1).
-      queue_size: Q, keys kept as negatives.
-      normalize: whether keys are l2-normalised before they are kept.
+    `momentum` is m of k <- m k + (1 - m) q, `queue_size` Q; `normalize` says
+    whether keys are l2-normalised before they are kept.
     """
 
     def __init__(

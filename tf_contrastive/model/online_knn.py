@@ -29,20 +29,18 @@ class OnlineKNN(ContrastiveStep):
     Without `online_knn_size` it changes nothing.
     """
 
+    arguments: tuple[str, ...] = ("online_knn_size",)
+
     def __init__(
         self, *args: Any, online_knn_size: int = 0, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.online_knn_size = online_knn_size
         self.neighbors = None
         if online_knn_size:
             features = self.encoder.output_shape[-1]
             self.neighbors = OnlineNeighbors(online_knn_size, features)
             self.means.add(METRIC)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        size = self.neighbors.size if self.neighbors else 0
-        return {**super().get_config(), "online_knn_size": size}
 
     @classmethod
     def arguments_of_run(

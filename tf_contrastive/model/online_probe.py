@@ -30,6 +30,8 @@ class OnlineProbe(ContrastiveStep):
     first stage can be (`stage_1_cross_entropy_loss_weight`).
     """
 
+    arguments: tuple[str, ...] = ("probe", "cross_entropy_weight")
+
     def __init__(
         self,
         encoder: tf.keras.Model,
@@ -55,16 +57,6 @@ class OnlineProbe(ContrastiveStep):
         if probe is not None:
             probe(tf.keras.Input(self.encoder.output_shape[1:]))
             self.means.add("probe_loss", "probe_accuracy")
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        probe = tf.keras.saving.serialize_keras_object(self.probe)
-        weight = self.cross_entropy_weight
-        return {
-            **super().get_config(),
-            "probe": probe,
-            "cross_entropy_weight": weight,
-        }
 
     @classmethod
     def arguments_of_run(
@@ -116,11 +108,8 @@ class OnlineProbe(ContrastiveStep):
     ) -> None:
         """Sets the optimizers; the rest is `tf.keras.Model.compile`'s.
 
-        Args:
-          optimizer: of the encoder and the projection head.
-          probe_optimizer: of a probe that is not trained jointly; None: SGD
-            with momentum 0.9.
-          **kwargs: such as `steps_per_execution` and `jit_compile`.
+        `probe_optimizer` is of a probe that is not trained jointly; None: SGD
+        with momentum 0.9.
         """
         super().compile(optimizer, **kwargs)
         if self.cross_entropy_weight and probe_optimizer is not None:

@@ -1,13 +1,11 @@
 """A run's TensorBoard pages, and the callbacks that write them.
 
-`scalars` names the curves, `hparams` compares a run's options
-and results with others', `histograms` measures a fixed batch, `projector`
-embeds some images. None of it is part of the training step, and none of it
-needs other replicas or workers.
+`scalars` names the curves, `hparams` compares a run's options and results with
+others', `histograms` measures a fixed batch, `projector` embeds some images.
+None of it is part of the training step, or needs other replicas or workers.
 """
 
 from tf_contrastive.tensorboard.callback import (
-    GRID_IMAGES,
     Profile,
     TensorBoard,
     view_grid,
@@ -20,7 +18,6 @@ from tf_contrastive.tensorboard.histograms import (
 
 __all__ = [
     "EVENTS",
-    "GRID_IMAGES",
     "Histograms",
     "HostCopy",
     "Profile",

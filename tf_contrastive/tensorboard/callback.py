@@ -10,10 +10,8 @@ import tensorflow as tf
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.model.input_wait import Throughput
 from tf_contrastive.tensorboard import scalars
-from tf_contrastive.tensorboard.histograms import Histograms
+from tf_contrastive.tensorboard.histograms import GRID_IMAGES, Histograms
 
-# Images whose views are shown.
-GRID_IMAGES = 8
 # The space between two of them is their side divided by this.
 _GAPS = 32
 
@@ -23,14 +21,13 @@ class TensorBoard(tf.keras.callbacks.Callback):
 
     Args:
       logdir: folder of the event files.
-      every_steps: steps between two points; each is a mean since the last one.
-        Every epoch ends with a point, too.
+      every_steps: between two points, means since the last one; every epoch
+        ends with a point, too.
       batch_size: the global batch, images.
       schedules: tag -> learning rate as a function of the step.
       write_first: called after the first step, with the default writer.
-      histograms: measures histograms, if there are any.
-      histograms_every_epochs: epochs between two histograms; the first step and
-        the end of the run have one, too.
+      histograms: measures them, after the first step, at the run's end, and
+        every `histograms_every_epochs`.
       resumed: how many steps of the first epoch are done, and their means.
     """
 
@@ -71,25 +68,19 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._last_written = self._step()
         self._is_new = self._last_written == 0
 
-    def _write_first(self) -> None:
-        """Writes what is known at the start, and the first histograms.
-
-        After the first step, so that it does not wait for them.
-        """
-        self._is_new = False
-        with self._writer.as_default(step=0):
-            self._write_once()
-        self._write_histograms(self._step())
-        self._writer.flush()
-
     def _step(self) -> int:
         return int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Writes a point if one is due."""
-        if self._is_new:
-            self._write_first()
         step = self._step()
+        if self._is_new:
+            # After the first step, so that it does not wait for them.
+            self._is_new = False
+            with self._writer.as_default(step=0):
+                self._write_once()
+            self._write_histograms(step)
+            self._writer.flush()
         every = self._every_steps
         is_due = step // every > self._last_written // every
         if not is_due and batch + 1 < self.params["steps"]:
@@ -213,21 +204,13 @@ def view_grid(
 ) -> tf.Tensor:
     """Tiles images and their views, a column per image, white between them.
 
-    Args:
-      originals: [B, 1, S, S, K].
-      views: [B, V, S, S, K].
-      images: columns, at most.
-
-    Returns:
-      [1, height, width, 3]; TensorBoard scales it to the width of its card.
+    Originals [B, 1, S, S, K] and views [B, V, S, S, K] give [1, height, width,
+    3], of at most so many `images`.
     """
     shown = tf.concat([originals[:images], views[:images]], axis=1)[..., :3]
     gap = max(shown.shape[2] // _GAPS, 1)
-    shown = tf.pad(
-        shown,
-        [[0, 0], [0, 0], [0, gap], [0, gap], [0, 0]],
-        constant_values=1.0,
-    )
+    gaps = [[0, 0], [0, 0], [0, gap], [0, gap], [0, 0]]
+    shown = tf.pad(shown, gaps, constant_values=1.0)
     b, v, h, w, k = shown.shape
     columns = tf.transpose(shown, [1, 2, 0, 3, 4])  # [1 + V, H, b, W, 3]
     grid = tf.reshape(columns, [1, v * h, b * w, k])

@@ -1,23 +1,30 @@
-"""Histograms of one fixed batch of views, measured by a copy of the model."""
+"""One fixed batch of views, and its histograms by a copy of the model."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import NoAugmentation, Views, resolve_views
 from tf_contrastive.losses import contrastive_metrics
 from tf_contrastive.model import networks
 from tf_contrastive.tensorboard import scalars
 
+# Images whose views are shown.
+GRID_IMAGES = 8
 # Leaves the accelerators' memory to the training step.
 DEVICE = "CPU:0"
 # Limits of the batch: 32 views of 224 x 224.
 _MAX_VIEWS = 128
 _MAX_PIXELS = 32 * 224**2
+# Encoded examples among which those that are shown are chosen.
+_SHUFFLED_EXAMPLES = 1024
 # Limit of the pairs in one histogram.
 _MAX_PAIRS = 5_000
 
@@ -26,13 +33,9 @@ class HostCopy:
     """A float32 copy of encoder and head on the CPU, outside of any strategy.
 
     Reading the model itself would need all workers, because each replica has
-    its own moving statistics. The copy has the values of this process's first
-    replica. Make it outside of the strategy's scope and before the model: it
-    draws initial weights.
-
-    Attributes:
-      encoder: images [N, S, S, K] -> h [N, D].
-      head: h -> z [N, P].
+    its own moving statistics; the copy has those of this process's first one.
+    Make it outside of the strategy's scope and before the model: it draws
+    initial weights.
     """
 
     def __init__(self, run: Pretrain, num_classes: int | None) -> None:
@@ -60,10 +63,7 @@ def images_per_batch(image_size: int, views: int) -> int:
 
 
 class Histograms:
-    """Measures similarities and norms of a fixed batch of views.
-
-    They are measured in inference mode, in which BatchNormalization needs no
-    other replica.
+    """Measures similarities and norms of a fixed batch of views, in inference.
 
     Args:
       copy: encoder and head that embed the batch.
@@ -90,11 +90,7 @@ class Histograms:
             return tf.reshape(views, [-1, *views.shape[2:]]), pairs
 
     def measure(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Measures the batch with the model's present weights.
-
-        Returns:
-          (tag -> values float32 [n] of a histogram, tag -> scalar).
-        """
+        """Returns (tag -> values of a histogram, tag -> scalar)."""
         views, all_pairs = self._batch
         self._copy.update(self._model)
         # Not a graph: tracing it takes longer than the few batches of a run.
@@ -149,3 +145,41 @@ def _pairs(
             ("negatives", pairs[~positive]),
         )
     }
+
+
+def views_of(run: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Returns a small batch, not mixed: views [B, V, S, S, K], labels or None.
+
+    `run` is a `train.PreparedRun`.
+    """
+    first = _batch(run)
+    return first if isinstance(first, tuple) else (first, None)
+
+
+def originals_of(run: Any) -> tf.Tensor:
+    """Returns the images of `views_of`, not augmented, [B, 1, S, S, K]."""
+    plain = Views(policy=NoAugmentation(), views=1)
+    side = run.options.views.side
+    views = resolve_views(plain, run.source.info.name, side)
+    options = dataclasses.replace(run.options, views=views)
+    first = _batch(dataclasses.replace(run, options=options))
+    return first[0] if isinstance(first, tuple) else first
+
+
+def _batch(run: Any) -> Any:
+    views, images = run.options.views, GRID_IMAGES
+    if run.options.runtime.histograms_every_epochs:
+        images = images_per_batch(views.side, views.views)
+    buffer = run.options.data.shuffle_buffer
+    few = run.with_options(
+        augment_on="host",
+        wire_dtype="float32",
+        mixup_alpha=0.0,
+        cutmix_alpha=0.0,
+        batch_size=min(images, run.source.info.num_examples),
+        sampler="shuffle",
+        shuffle_buffer=min(buffer, _SHUFFLED_EXAMPLES),
+        cache="none",
+    )
+    alone = dataclasses.replace(few, strategy=tf.distribute.get_strategy())
+    return next(iter(alone.batches()))

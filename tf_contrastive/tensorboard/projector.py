@@ -64,15 +64,10 @@ def write_points(
     labels: np.ndarray | None = None,
     label_names: Sequence[str] = (),
 ) -> None:
-    """Writes points with their labels and thumbnails.
+    """Writes points, float32 [n, D], and thumbnails, uint8 [n, s, s, 3].
 
-    Args:
-      events: folder of the run's events.
-      features: float32 [n, D].
-      thumbnails: uint8 [n, s, s, 3].
-      rows: int [n], positions of the images in their split.
-      labels: int [n].
-      label_names: a name per class.
+    `rows`, int [n], are positions of the images in their split; labels, int
+    [n], may have names.
     """
     tf.io.gfile.makedirs(os.path.join(events, FOLDER))
     config = projector.ProjectorConfig()

@@ -32,7 +32,6 @@ def read(folder: str) -> dict[str, dict[int, float]]:
     """Returns the curves in a folder of event files: tag -> step -> value.
 
     Of two values of a step, as in a resumed run, the later one is used.
-    Subfolders are not read.
     """
     curves: dict[str, dict[int, float]] = {}
     for path in files.entries(folder, r"events\.out\..*"):

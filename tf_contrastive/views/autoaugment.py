@@ -115,10 +115,8 @@ def _distort(
 ) -> tf.Tensor:
     """Applies one operation per view to rows float32 [m, S, 3 S] of levels.
 
-    Args:
-      choice: int32 [m], positions in `OPERATIONS`; -1 leaves a view unchanged.
-      strength: float32 [m], arguments.
-      uniforms: float32 [m, 3]: sign, and the centre of a cutout.
+    Choices are positions in `OPERATIONS`; -1 leaves a view unchanged. The
+    uniform numbers, [m, 3], make the sign, and the centre of a cutout.
     """
     size = rows.shape[1]
     # For -1 position 0 is read, and not used.

@@ -42,13 +42,8 @@ def random_boxes(
     uniformly, which disfavours large areas, and the ratio uniformly.) If no
     candidate fits, the box is the whole image.
 
-    Args:
-      uniforms: float32 [m, 2 * CANDIDATES + 2] in [0, 1).
-      height, width: size of the images in pixels.
-      min_area: as a fraction of the image's area.
-
-    Returns:
-      float32 [m, 4] of whole pixels: top, left, height, width.
+    From uniform numbers float32 [m, 2 * CANDIDATES + 2] to float32 [m, 4] of
+    whole pixels: top, left, height, width.
     """
     height, width = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
     area = prng.lerp(uniforms[:, :CANDIDATES], min_area, 1.0)
@@ -110,13 +105,8 @@ def sample(
     Equal to slicing and `tf.image.resize`, as in the code of SimCLR and SupCon,
     except that views of at most 64 pixels are interpolated with the image's
     pixels beyond a box's border. Images of more than 4 S pixels are averaged.
-
-    Args:
-      images: uint8 [n, h, w, 3].
-      image_ids: int32 [m], the image of each box.
-      boxes: float32 [m, 4] in pixels: top, left, height, width.
-      mirrored: bool [m], left to right.
-      size: side of the result, S.
+    Boxes are float32 [m, 4] in pixels: top, left, height, width; `image_ids`,
+    int32 [m], says of which image, `mirrored` whether left is right.
     """
     factor = _oversampling(images, size)
     samples = _samples if size <= CIFAR_STEM_MAX_SIDE else _samples_one_by_one

@@ -44,8 +44,8 @@ class GaussianBlur:
 
     The kernel is a tenth of the image's side wide; images under 20 pixels are
     left unchanged. The convolution is a product of blocks of rows with a banded
-    matrix per view, which suits CPUs and matrix units, done twice with rows and
-    columns swapped. `sigma` is the range of the standard deviation in pixels.
+    matrix per view, done twice with rows and columns swapped. `sigma` is the
+    range of the standard deviation in pixels.
     """
 
     probability: float = 0.5

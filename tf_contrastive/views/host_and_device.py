@@ -17,11 +17,7 @@ class Views:
     """Makes V = `count` views of each image, by a policy.
 
     The seed of view v is the image's seed with v folded in: a view is the same
-    for any V and n. (If n is not known statically, TensorFlow 2.15 logs that it
-    cannot predict the cost of CropAndResize, which is harmless.)
-
-    Raises:
-      UserError: if V is less than 1.
+    for any V and n.
     """
 
     def __init__(self, policy: Policy, count: int = 2) -> None:
@@ -34,18 +30,12 @@ class Views:
 
     @_without_autograph
     def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """Makes float32 [n, V, S, S, 3] in [0, 1] of uint8 [n, h, w, 3].
-
-        `seeds`: int32 [n, 2].
-        """
+        """Makes float32 [n, V, S, S, 3] of images uint8, by seeds [n, 2]."""
         return self.finish(self.geometric(images, seeds), seeds)
 
     @_without_autograph
     def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draws the random numbers of `geometric` for many images at once.
-
-        The seeds are int32 [n, 2]; the numbers of a stream, float32 [n, ...].
-        """
+        """Draws the numbers of `geometric`, [n, V, k] of each stream."""
         seeds = tf.reshape(prng.fold(seeds, self._crops), [-1, 2])
         drawn = self.policy.numbers(seeds)
         return {
@@ -60,10 +50,7 @@ class Views:
         seeds: tf.Tensor,
         numbers: dict[str, tf.Tensor] | None = None,
     ) -> tf.Tensor:
-        """Makes the first part of the views: crop, resize and flip.
-
-        The numbers are drawn, if they are not given.
-        """
+        """Makes the first part of the views: crop, resize and flip."""
         images = tf.convert_to_tensor(images)
         image_ids = tf.repeat(tf.range(tf.shape(images)[0]), self._crops)
         numbers = self.numbers(seeds) if numbers is None else numbers
@@ -83,12 +70,10 @@ class Views:
     def photometric(
         self, pixels: tf.Tensor, seeds: tf.Tensor, static: bool = False
     ) -> tf.Tensor:
-        """Applies the operations that follow the crop.
+        """Applies the operations that follow the crop to [n, V, S, S, K].
 
-        Args:
-          pixels: [n, V, S, S, K]; channels after the third are passed on.
-          seeds: int32 [n, V, 2], of the views.
-          static: whether it will be compiled, for a device.
+        Channels after the third are passed on. The seeds are int32 [n, V, 2];
+        `static`: for a device, whose compiler needs known shapes.
         """
         colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
         number = tf.tile(tf.range(self.count), [tf.shape(pixels)[0]])
@@ -110,9 +95,8 @@ class Views:
     ) -> tf.Tensor:
         """How often an image can be halved before it is cropped, int32 [].
 
-        Each of its views, by `geometric`, is then still made of at least S x S
-        pixels. Height and width are int32 [2], as is the image's seed; the
-        numbers are drawn, if they are not given.
+        Each of its views is then still made of at least S x S pixels. Height
+        and width are int32 [2], as is the image's seed.
         """
 
         def drawn() -> tf.Tensor:

@@ -56,15 +56,8 @@ class Mixing:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mixes views, and returns the classes' fractions in each, [B, V, C].
 
-        Zhang et al. 2018, eq. 1 and 2; Yun et al. 2019, eq. 1 to 3.
-
-        Args:
-          views: float32 [B, V, S, S, K], B even.
-          labels: int [B], in [0, C).
-          seeds: int32 [B, V, 2], of the views.
-
-        Raises:
-          ValueError: for an odd number of images, or labels that are not [B].
+        Zhang et al. 2018, eq. 1 and 2; Yun et al. 2019, eq. 1 to 3. Views are
+        float32 [B, V, S, S, K], B even; labels int [B]; seeds int32 [B, V, 2].
         """
         if labels.shape.rank != 1:
             raise ValueError(
@@ -105,8 +98,7 @@ class Mixing:
     def _cutmix(self, uniforms: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
         """1 outside of a box and 0 inside, or the reverse: [B, V, S, S].
 
-        The box has the image's aspect and a centre anywhere in the image, which
-        cuts it off.
+        The box has the image's aspect, and its centre is anywhere.
         """
         area = 1 - beta_quantile(uniforms[..., _BOX], self.cutmix_alpha)
         rows, columns = (

@@ -24,11 +24,8 @@ _LARGEST = 16.0
 class OwnOperation:
     """Applies a function to each image, or a Keras layer to a batch of them.
 
-    Args:
-      part: a function of an image, which may take `seed`, int32 [2]; or a Keras
-        layer of images float32 [m, h, w, 3], which draws its own numbers.
-      options: of the function.
-      side: of its results in pixels, S.
+    A function may take `seed`, int32 [2], and `options`; a layer draws its own
+    numbers. Their results have the side S in pixels.
     """
 
     def __init__(

@@ -71,10 +71,6 @@ class Policy(declared.PolicyDeclaration):
 
     Subclasses also inherit from their declaration in `config.views`, a
     dataclass of their options. `image_size` is the side of a view in pixels, S.
-
-    Raises:
-      UserError: for an option that is out of bounds, or images that are not
-        uint8 [..., 3].
     """
 
     image_size: int
@@ -124,10 +120,7 @@ class Policy(declared.PolicyDeclaration):
 
     @tf.autograph.experimental.do_not_convert
     def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draws the random numbers of `crop`, float32 [m, k] of each stream.
-
-        The seeds are int32 [m, 2], of views.
-        """
+        """Draws the numbers of `crop`, float32 [m, k] of each stream."""
         return _random_numbers(seeds, self._crop)
 
     @tf.autograph.experimental.do_not_convert
@@ -170,9 +163,6 @@ class Policy(declared.PolicyDeclaration):
             that XLA can compile it; the pixels are the same to rounding.
           view: int32 [m], number of each view among those of its image;
             required by ablations of one branch.
-
-        Raises:
-          ValueError: if `view` is missing.
         """
         uniforms = _random_numbers(seeds, *self._operations)
         changed = self._in_groups(pixels, uniforms, static)
@@ -334,9 +324,6 @@ class OwnViews(declared.OwnViews, Crop):
       after_crop: whether the image is a crop, float32 [S, S, 3] in [0, 1];
         otherwise it is whole, uint8 [h, w, 3].
       **options: of the function.
-
-    Raises:
-      UserError: a ValueError, for something else, or an unknown option.
     """
 
     def __init__(
@@ -456,9 +443,6 @@ def build(name: Any, *, image_size: int, **options: Any) -> Policy:
         `OwnViews`.
       image_size: side of a view in pixels, S.
       **options: arguments of the policy, such as `flip=False`.
-
-    Raises:
-      UserError: for an unknown name, option or value.
     """
     if not isinstance(name, str):
         return OwnViews(image_size, name, **options)

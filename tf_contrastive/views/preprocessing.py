@@ -42,8 +42,7 @@ def resize_and_crop(
 ) -> tf.Tensor:
     """Makes float32 [n, S, S, 3] in [0, 1] of images uint8 [n, h, w, 3].
 
-    Images are resized, antialiased where they shrink, and the centre is kept;
-    `preprocessing` is one of `config.views.PREPROCESSINGS`.
+    Images are resized, antialiased where they shrink, and the centre is kept.
     """
     form = PREPROCESSINGS[preprocessing]
     if form.keeps_size and images.shape[1] == images.shape[2] == size:
@@ -75,13 +74,8 @@ def evaluation(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Makes the preprocessing of evaluation and serving.
 
-    Args:
-      image_size: side of a view in pixels, S.
-      preprocessing: one of `config.views.PREPROCESSINGS`.
-
-    Returns:
-      preprocess(image uint8 [h, w, 3]) -> float32 [S, S, 3] in [0, 1], for
-      images of any size.
+    It maps an image uint8 [h, w, 3] of any size to float32 [S, S, 3] in [0, 1];
+    `preprocessing` is one of `config.views.PREPROCESSINGS`.
     """
     if preprocessing not in PREPROCESSINGS:
         raise errors.unknown("preprocessing", preprocessing, PREPROCESSINGS)

@@ -4,8 +4,7 @@ Threefry-2x32 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
 as 1, 2, 3", SC 2011) is a function of a key and a counter, with no state. The
 key is the seed of a view, the counter is (stream, position): the numbers of a
 view depend only on its seed, and an additional operation, with a stream of its
-own, does not change those of the others. TensorFlow's stateless generators
-take one seed per call.
+own, does not change others'. TensorFlow's generators take a seed per call.
 """
 
 from collections.abc import Mapping
@@ -101,12 +100,8 @@ def uniform(
 ) -> dict[str, tf.Tensor]:
     """Uniform numbers of several streams, in one pass over the generator.
 
-    Args:
-      seeds: int32 [n, 2].
-      counts: numbers per seed of each stream, named as in `STREAMS`.
-
-    Returns:
-      For each stream float32 [n, count] in [0, 1), multiples of 2**-24.
+    For seeds int32 [n, 2] and each of `STREAMS` in `counts`, float32 [n, count]
+    in [0, 1), multiples of 2**-24.
     """
     if not counts:
         return {}
@@ -132,9 +127,9 @@ def lerp(
 
 
 def fold(seeds: tf.Tensor, count: int) -> tf.Tensor:
-    """Derives the seeds of V = `count` views from their image's: [n, V, 2].
+    """Derives the seeds of V = `count` views, int32 [n, V, 2], from [n, 2].
 
-    Seeds are int32, the images' [n, 2]. The first views are the same for any V.
+    The first views are the same for any V.
     """
     words = _words(seeds, _counters("views", count))
     return tf.bitcast(words, tf.int32)

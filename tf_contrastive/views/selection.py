@@ -68,15 +68,10 @@ def apply_choice(
 ) -> tf.Tensor:
     """Applies to each view, float32 [m, ...], one of several operations.
 
-    Args:
-      choice: int32 [m]: 0 leaves a view unchanged, k means operations[k-1].
-      operations: from views and parameters to views.
-      views: float32 [m, ...].
-      parameters: [m, p].
-      static: whether to keep shapes independent of `choice`. Every operation
-        then acts on every view, which suits vector units; otherwise each acts
-        only on its own views.
-      costly: choices whose operations are; see `apply_where`.
+    A choice, int32 [m], of 0 leaves a view unchanged, k means operations[k-1].
+    `static` keeps shapes independent of it: every operation acts on every view,
+    which suits vector units; otherwise each acts only on its own views. Those
+    of the choices `costly` are applied as by `apply_where`.
     """
     if static:
         result = views

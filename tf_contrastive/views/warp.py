@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.views import affine, gather_by_products, prng, selection
+from tf_contrastive.views import affine, prng, selection
 
 # Standard deviation of a displacement, at most, in pixels at 224 x 224.
 _MAX_DEVIATION = 23.0
@@ -116,7 +116,7 @@ def resample(
     place = tf.stack(tf.meshgrid(place, place, indexing="ij"))
     read = tf.clip_by_value(place - displacement, 0.0, size - 1.0)
     if static and distribution.on_tpu():
-        return gather_by_products.bilinear(pixels, *tf.unstack(read, axis=1))
+        return affine.bilinear_by_products(pixels, *tf.unstack(read, axis=1))
     corner = tf.minimum(tf.floor(read), size - 2.0)
     fraction = (read - corner)[..., tf.newaxis]
     if not static:

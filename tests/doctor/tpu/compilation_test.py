@@ -20,7 +20,7 @@ from tf_contrastive.commands import doctor as command
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.doctor import tpu
-from tf_contrastive.doctor.tpu import chips, compilation, compiler, lowering
+from tf_contrastive.doctor.tpu import compilation, compiler, lowering
 
 _ROOT = Path(__file__).resolve().parents[3]
 _SPEC = importlib.util.spec_from_file_location(
@@ -53,51 +53,27 @@ def _options(**options):
     return fields.replace(Doctor(), **_SMALL, **options)
 
 
-# An interpreter that compiles nothing: "step 8" is a program for 8 images.
-_FAKE = """#!{python}
-import json, os, sys
+# An interpreter that compiles nothing: "step 8" is a program for 8 images, of
+# which 75 fit.
+_FAKE = """#!PYTHON
+import json, pathlib, sys
 if sys.argv[1:3] == ["-P", "-c"]:
-    print("fake")
     sys.exit()
 script, hlo, topology, cores, mode = sys.argv[1:]
 name, images = open(hlo).read().split()
 images = int(images)
-with open({log!r}, "a") as log:
-    log.write(f"{{name}} {{images}} {{topology}} {{cores}} {{mode}}\\n")
-need = {fixed} + {each} * images
-if need > ({recomputes} if mode == "plain-plan" else {limit}):
-    error = f"Used {{need / 2**30:.3f}}G of {limit_gib}G hbm."
-    print(json.dumps(dict(error=error)))
-else:
+with open(pathlib.Path(__file__).with_name("log"), "a") as log:
+    log.write(f"{name} {images} {topology} {cores} {mode}\\n")
+need = 2**30 + 2**29 // 5 * images
+facts = dict(error=f"Used {need / 2**30:.3f}G of 8.5G hbm.")
+if need <= 8.5 * 2**30:
     times = 5 if name == "step" else 4
-    facts = dict.fromkeys(("output", "alias", "generated_code"), 0)
-    facts |= dict(argument={fixed}, temp=need - {fixed}, memory=need)
+    facts = dict(argument=2**30, temp=need - 2**30, memory=need)
     facts |= dict(flops=2.75e8 * images * times, bytes=1e6, cycles=1e6 * times)
     facts |= dict(collectives=3, collectives_before=9, collective_bytes=2**21)
     facts |= dict(float64=False, dynamic_shapes=False, loops=2)
-    print(json.dumps(facts))
+print(json.dumps(facts))
 """
-
-
-def _fake_python(folder, recomputes=8.5):
-    """Writes `_FAKE`, in whose memory at most 75 images fit; and its log.
-
-    Above `recomputes` GiB it would have to compute something twice.
-    """
-    path, log = folder / "python", folder / "log"
-    path.write_text(
-        _FAKE.format(
-            python=sys.executable,
-            log=str(log),
-            fixed=2**30,
-            each=2**29 // 5,
-            limit=8.5 * 2**30,
-            limit_gib=8.5,
-            recomputes=recomputes * 2**30,
-        )
-    )
-    path.chmod(0o755)
-    return str(path), log
 
 
 @pytest.fixture
@@ -105,6 +81,8 @@ def fake(tmp_path, monkeypatch):
     """The fake compiler and its log, with steps that are not lowered."""
 
     class Step:
+        title = "step"
+
         def __init__(self, *_):
             pass
 
@@ -114,9 +92,12 @@ def fake(tmp_path, monkeypatch):
         def lower_encoder(self, passes, images):
             return f"encoder {images}".encode()
 
-    monkeypatch.setattr(compilation, "Step", Step)
+    monkeypatch.setattr(lowering, "Step", Step)
     monkeypatch.setattr(tpu, "_INPUT", 0.1)
-    return _fake_python(tmp_path)
+    path = tmp_path / "python"
+    path.write_text(_FAKE.replace("PYTHON", sys.executable))
+    path.chmod(0o755)
+    return str(path), tmp_path / "log"
 
 
 @pytest.mark.parametrize(
@@ -134,16 +115,15 @@ def test_the_memory_of_a_program_that_does_not_fit_is_read(error):
     assert compilation.needed({"error": error}) == (27.23 * gib, 15.25 * gib)
 
 
-def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
+def test_memory_and_speed_are_told(fake, capsys, tmp_path):
     python, log = fake
     options = _options(compile_python=python, workdir=str(tmp_path / "run"))
     assert command.run(options) == 0
     report = json.loads((tmp_path / "run" / "doctor.json").read_text())
     memory = report["memory_per_core"]
     assert memory["images_per_core"] == 8 and memory["fits"] == "yes"
-    # 1 GiB and 0.1 GiB an image in 8.5 GiB: a multiple of 8.
-    assert memory["largest_without_recomputation"] == 72
-    assert memory["largest_batch_size"] == 72 * 8
+    # 1 GiB and 0.1 GiB an image.
+    assert memory["memory_mib"] == round(1.8 * 1024)
     # Half a v4 chip makes 137.5 teraflops: 8 images in 80 us; one host.
     assert report["step_of_a_core"]["milliseconds_by_flops"] == 0.08
     given, chosen = report["input"], report["topology"]
@@ -152,34 +132,12 @@ def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
     size = 2 * chosen["image_size"] ** 2 * 3 * 4
     assert chosen["wire_dtype"] == "float32"
     assert given["megabytes_per_second_and_host"] == round(0.8 * size)
-    assert "largest_batch_size" in capsys.readouterr().out
-    # Code is generated for the run's own batch alone, and nothing twice.
-    first, *others = log.read_text().splitlines()
-    assert first == "step 8 v4:2x2x1 8 whole"
-    assert others and all(line.endswith(" plain-plan") for line in others)
-    # No program is compiled twice.
-    assert len({*others}) == len(others)
-
-
-def test_a_batch_that_does_not_fit_gets_one_that_does(fake):
-    python, _ = fake
-    options = fields.replace(_options(compile_python=python), batch_size=1024)
-    report = _inspect(options)
+    assert "memory_mib" in capsys.readouterr().out
+    assert log.read_text() == "step 8 v4:2x2x1 8 whole\n"
+    report = _inspect(fields.replace(options, batch_size=1024))
     assert report["memory_per_core"]["fits"] == "no"
     assert report["memory_per_core"]["available_mib"] == 8704
-    assert report["memory_per_core"]["largest_without_recomputation"] == 72
     assert "step_of_a_core" not in report
-
-
-def test_the_largest_batch_has_no_operations_that_are_done_twice(
-    fake, tmp_path
-):
-    # 1 GiB and 0.1 GiB an image: 40 images take 5 GiB.
-    python, _ = _fake_python(tmp_path, recomputes=5.1)
-    options = fields.replace(_options(compile_python=python), batch_size=480)
-    memory = _inspect(options)["memory_per_core"]
-    assert memory["fits"] == "yes"
-    assert memory["largest_without_recomputation"] == 40
 
 
 @pytest.mark.parametrize(
@@ -236,7 +194,7 @@ def test_the_step_is_compared_with_the_encoder_alone(fake, tmp_path, capsys):
     [("v4:2x2x1", 8, 1), ("v4:2x2x4", 32, 4), ("v5e:4x4", 16, 2)],
 )
 def test_topologies(name, cores, hosts):
-    found = chips.topology(name)
+    found = compilation.topology(name)
     assert (found.cores, found.hosts) == (cores, hosts)
 
 
@@ -287,38 +245,24 @@ def test_markers_become_collectives():
     assert "%3 = stablehlo.replica_id : tensor<ui32>" in made
 
 
-def test_only_the_cheapest_branch_of_a_condition_has_cycles():
-    program = """
-%dear (p: f32[2]) -> f32[2] {
-  %a = f32[2] fusion(%p), backend_config={"estimated_cycles":"700"}
-}
-%cheap (p: f32[2]) -> f32[2] {
-  %b = f32[2] fusion(%p), backend_config={"estimated_cycles":"20"}
-}
-ENTRY %main (x: f32[2]) -> f32[2] {
-  %c = f32[2] fusion(%x), backend_config={"estimated_cycles":"1000"}
-  %d = f32[2] conditional(%i, %c, %c), branch_computations={%dear, %cheap}
-}
-"""
-    assert compiler.estimated_cycles(program) == 1020
-
-
-def test_bytes_of_a_branch_that_is_not_taken_are_left_out():
+def test_of_a_condition_only_the_cheapest_branch_counts():
     program = """
 %far (p: (f32[3], bf16[8,64])) -> f32[3] {
   %p = (f32[3]{0:T(128)S(3)}, bf16[8,64]{1,0:T(8,128)(2,1)}) parameter(0)
   %x = bf16[8,64]{1,0:T(8,128)(2,1)} get-tuple-element(%p), index=1
-  %sums = (f32[3]{0:T(128)}, s64[]) fusion(%x, %p), kind=kLoop, calls=%fused
+  %sums = (f32[3]{0:T(128)}, s64[]) fusion(%x, %p), "estimated_cycles":"700"
   ROOT %out = f32[3] get-tuple-element(%sums), index=0
 }
 %near (q: f32[3]) -> f32[3] {
   %q = f32[3]{0:T(128)} parameter(0)
-  ROOT %copy = f32[3]{0:T(128)} copy(%q), metadata={op_name="%x"}
+  ROOT %copy = f32[3]{0:T(128)} copy(%q), cfg={"estimated_cycles":"20"}
 }
 ENTRY %main (x: f32[2]) -> f32[2] {
+  %c = f32[2] fusion(%x), backend_config={"estimated_cycles":"1000"}
   %d = f32[3] conditional(%i, %t, %q), branch_computations={%far, %near}
 }
 """
+    assert compiler.estimated_cycles(program) == 1020
     far = 2 * 8 * 64 + (4 * 3 + 2 * 8 * 64) + (4 * 3 + 8)
     assert compiler.untaken_bytes(program) == far - 2 * 4 * 3
 
@@ -380,7 +324,7 @@ def test_a_recipe_has_a_step_for_tpus(name):
     _check_instructions(program)
     if not os.access(_ENVIRONMENT, os.X_OK):
         return  # The test below is skipped, and says why.
-    target = chips.topology("v4:2x2x1")
+    target = compilation.topology("v4:2x2x1")
     facts = compilation.Compiler(target, str(_ENVIRONMENT)).compile(
         program, name, compiler.PLAN
     )
@@ -392,7 +336,7 @@ def test_a_recipe_has_a_step_for_tpus(name):
 @_needs_compiler
 def test_a_step_compiles_for_a_tpu():
     options = _options(compile_python=str(_ENVIRONMENT))
-    target = chips.topology(options.compilation.compile_for)
+    target = compilation.topology(options.compilation.compile_for)
     compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
     run, _ = compilation.prepare(options, target.cores)
     programs = compilation.Programs(run, compiler_)

@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from tf_contrastive.base import terminal
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.datasets.description import Rows
 from tf_contrastive.doctor import speed
-from tf_contrastive.doctor.report import Section
-from tf_contrastive.doctor.tpu import compilation
-from tf_contrastive.doctor.tpu.chips import Topology, topology
+from tf_contrastive.doctor.tpu import compilation, lowering
 
 # Seconds for which the input is measured.
 _INPUT = 3.0
@@ -24,8 +23,8 @@ _INPUT = 3.0
 
 def inspect(
     run: Pretrain, compile_for: str, compile_python: str = ""
-) -> dict[str, Section]:
-    """Compiles the step of a run for a topology; returns the report.
+) -> dict[str, Rows]:
+    """Compiles the step of a run; returns heading -> name -> value.
 
     `compile_python` is an interpreter with jax and libtpu; empty: that of
     `launch/install --tpu-compile`.
@@ -34,41 +33,22 @@ def inspect(
       UserError: for an unknown topology, options that cannot work, or without
         the compiler.
     """
-    target = topology(compile_for)
+    target = compilation.topology(compile_for)
     compiler = compilation.Compiler(target, compile_python)
     prepared, is_here = compilation.prepare(run, target.cores)
     run = prepared.options
-    programs = compilation.Programs(prepared, compiler)
+    step = lowering.Step(prepared)
     images = run.schedule.batch_size // target.cores
-    facts = programs.step(images)
-    largest = programs.largest(images)
-    rate = None
-    if is_here:
-        terminal.info("measuring the input")
-        rate = speed.measure_input(prepared, _INPUT)
-    return _sections(run, target, images, facts, largest, rate)
-
-
-def _sections(
-    run: Pretrain,
-    target: Topology,
-    images: int,
-    facts: compilation.Facts,
-    largest: int | None,
-    rate: float | None,
-) -> dict[str, Section]:
-    """Returns heading -> name -> value; `rate`: images/s of the input here."""
+    facts = compiler.compile(step.lower(images), step.title)
     chip, mib = target.chip, 2.0**20
     needed, limit = compilation.needed(facts)
-    memory: Section = {
+    memory: Rows = {
         "images_per_core": images,
         "memory_mib": round(needed / mib),
         "available_mib": round((limit or chip.memory / chip.cores) / mib),
         "fits": "yes" if limit is None else "no",
-        "largest_without_recomputation": largest,
-        "largest_batch_size": largest and largest * target.cores,
     }
-    report: dict[str, Section] = {
+    report: dict[str, Rows] = {
         "topology": {
             "topology": target.name,
             "chips": target.chips,
@@ -86,6 +66,10 @@ def _sections(
     }
     if limit is not None:
         return report
+    rate = None
+    if is_here:
+        terminal.info("measuring the input")
+        rate = speed.measure_input(prepared, _INPUT)
     by_flops = facts["flops"] / (chip.flops / chip.cores)
     by_bytes = facts["bytes"] / (chip.bytes / chip.cores)
     report["step_of_a_core"] = {
@@ -105,17 +89,13 @@ def _sections(
     }
     per_host = run.schedule.batch_size / max(by_flops, by_bytes) / target.hosts
     cpus = os.cpu_count() or 1
+    # Bytes of an image's views on their way to the device.
+    image = run.views.views * run.views.side**2 * run.data.channels
+    image *= tf.as_dtype(run.views.wire_dtype).size
     report["input"] = {
         "images_per_second_and_host": round(per_host),
-        "megabytes_per_second_and_host": round(per_host * _bytes(run) / 1e6),
+        "megabytes_per_second_and_host": round(per_host * image / 1e6),
         "images_per_second_here": rate and round(rate, 1),
         "cpu_cores_per_host": rate and math.ceil(per_host / (rate / cpus)),
     }
     return report
-
-
-def _bytes(run: Pretrain) -> int:
-    """Bytes of an image's views on their way to the device."""
-    channels = run.data.channels
-    numbers = run.views.views * run.views.side**2 * channels
-    return numbers * tf.as_dtype(run.views.wire_dtype).size

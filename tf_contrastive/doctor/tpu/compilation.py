@@ -1,14 +1,14 @@
-"""Runs the TPU's compiler in a process of its own."""
+"""TPUs of each generation, and their compiler in a process of its own."""
 
-import copy
 import dataclasses
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 from importlib import util
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,21 +19,12 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.doctor.smoke import substitute
 from tf_contrastive.doctor.tpu import compiler
-from tf_contrastive.doctor.tpu.chips import Topology
-from tf_contrastive.doctor.tpu.lowering import Passes, Step
 
-# Batches at most, besides the run's own, to find the largest.
-_MORE = 6
-# Batches that TPUs fill their vector units with.
-_MULTIPLE = 8
 # Where `launch/install --tpu-compile` installs jax and libtpu.
 _ENVIRONMENTS = (
     ".venv-tpu/bin/python",
     os.path.join(installation.ROOT, ".venv-tpu", "bin", "python"),
 )
-_IMPORTED = """\
-from importlib.metadata import version
-print(version("jax"), version("libtpu"))"""
 # Of a dataset that is not on this machine: ImageNet's.
 _EXAMPLES = 1_281_167
 
@@ -46,6 +37,59 @@ _EXCESS = re.compile(
 
 # What `compiler.py` prints of a program.
 Facts = dict[str, Any]
+
+
+class Chip(NamedTuple):
+    """One chip, from Google's published system architecture of Cloud TPU."""
+
+    cores: int  # Devices of a chip, as its compiler counts them.
+    flops: float  # A second, in bfloat16.
+    bytes: float  # Of the chip's memory, a second.
+    memory: float  # In bytes.
+    host_chips: int  # Chips of a host.
+
+
+# Prefix of a topology's name -> chip.
+CHIPS = {
+    "v4": Chip(2, 275e12, 1228e9, 32 * 2**30, 4),
+    "v5e": Chip(1, 197e12, 819e9, 16 * 2**30, 8),
+    "v5p": Chip(2, 459e12, 2765e9, 95 * 2**30, 4),
+    "v6e": Chip(1, 918e12, 1640e9, 32 * 2**30, 8),
+}
+
+
+class Topology(NamedTuple):
+    """A TPU slice: `name` is that of its compiler, such as v4:2x2x1."""
+
+    name: str
+    chip: Chip
+    chips: int
+
+    @property
+    def cores(self) -> int:
+        """Number of replicas of a run on the slice."""
+        return self.chips * self.chip.cores
+
+    @property
+    def hosts(self) -> int:
+        """Number of machines that deliver its input."""
+        return -(-self.chips // self.chip.host_chips)
+
+
+def topology(name: str) -> Topology:
+    """Reads a topology's name.
+
+    Raises:
+      UserError: for another form, or an unknown chip.
+    """
+    match = re.fullmatch(r"(v\d\w*):(\d+(?:x\d+){1,2})", name)
+    if not match or match[1] not in CHIPS:
+        raise errors.UserError(
+            f"{errors.arg('compile_for', name)} is no topology: use CHIP:SHAPE,"
+            f" such as v4:2x2x1 or v5e:2x2; chips: {', '.join(CHIPS)}"
+        )
+    chips = math.prod(map(int, match[2].split("x")))
+    return Topology(name, CHIPS[match[1]], chips)
 
 
 class Compiler:
@@ -68,7 +112,7 @@ class Compiler:
         self._python = _interpreter(python)
         done = subprocess.run(
             # -P: no module of the current folder is imported.
-            [self._python, "-P", "-c", _IMPORTED],
+            [self._python, "-P", "-c", "import jax, libtpu"],
             capture_output=True,
             text=True,
             check=False,
@@ -92,8 +136,8 @@ class Compiler:
         Args:
           hlo: the program.
           title: its name in progress lines.
-          mode: how far, one of `compiler.MODES`. Only a whole program has
-            "generated_code" and "cycles".
+          mode: `compiler.WHOLE`; or `PLAN`, without "generated_code" and
+            "cycles".
 
         Raises:
           UserError: if it fails for any other reason than memory.
@@ -192,76 +236,3 @@ def _assumed(run: Pretrain) -> datasets.Source:
         image_shape=(side, side, 3),
     )
     return dataclasses.replace(similar, info=info)
-
-
-class Programs:
-    """The compiled programs of a run, for any batch of a core."""
-
-    def __init__(self, run: train.PreparedRun, compiler: Compiler) -> None:
-        self._run, self._compiler = run.options, compiler
-        encoder, runtime = run.options.encoder, run.options.runtime
-        self._title = f"{encoder.label}, {runtime.precision}"
-        with terminal.elapsed(f"building {self._title}"):
-            self._step = Step(run)
-        self._lowered: dict[int, bytes] = {}
-        self._steps: dict[tuple[int, str], Facts] = {}
-
-    def on(self, compiler: Compiler) -> "Programs":
-        """Returns the same programs, for another slice of as many cores."""
-        programs = copy.copy(self)
-        programs._compiler, programs._steps = compiler, {}
-        return programs
-
-    def step(self, images: int, mode: str = compiler.WHOLE) -> Facts:
-        """Compiles the training step of `images` per core."""
-        key = images, mode
-        title = f"{self._title}, {images} images per core"
-        if images not in self._lowered:
-            with terminal.elapsed(f"lowering {title}"):
-                self._lowered[images] = self._step.lower(images)
-        if key not in self._steps:
-            self._steps[key] = self._compiler.compile(
-                self._lowered[images], title, mode
-            )
-        return self._steps[key]
-
-    def of_encoder(
-        self, passes: Passes, images: int, compiler: Compiler
-    ) -> Facts:
-        """Compiles `passes` of the encoder alone; see `Step.lower_encoder`."""
-        title = f"{self._title} alone, {images} images"
-        with terminal.elapsed(f"lowering {title}"):
-            program = self._step.lower_encoder(passes, images)
-        return compiler.compile(program, title)
-
-    def largest(self, images: int) -> int | None:
-        """Returns the largest batch per core that fits, of those tried.
-
-        Larger ones do not fit, or only because the compiler computes
-        activations twice. Memory grows linearly with the batch, nearly: two
-        programs show how, and the next ones correct it.
-
-        Args:
-          images: per core, of the run.
-        """
-        chip = self._compiler.target.chip
-        memory = chip.memory / chip.cores
-        unit = _MULTIPLE * max(self._run.batch.grad_cache_chunks, 1)
-        images = min(images, 4 * unit)
-        points: list[tuple[int, float]] = []
-        fits, fails = 0, sys.maxsize
-        for _ in range(1 + _MORE):
-            size, limit = needed(self.step(images, compiler.PLAIN_PLAN))
-            if limit is None:
-                fits = images
-                points.append((images, size))
-            else:
-                fails, memory = images, limit
-            if fits // unit + 1 >= fails / unit:
-                break
-            line = [(0, 0.0), *(points or [(images, size)])]
-            (x0, y0), (x1, y1) = line[-2:]
-            estimate = int(x1 + (memory - y1) * (x1 - x0) / (y1 - y0))
-            between = fits // unit + 1, -(-fails // unit) - 1
-            images = unit * min(max(estimate // unit, between[0]), between[1])
-        return fits or None

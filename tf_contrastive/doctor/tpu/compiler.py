@@ -18,10 +18,8 @@ from typing import Any
 
 # How far a program is compiled. PLAN stops once memory is assigned: generating
 # code takes 30 times as long, and changes neither the operations nor their
-# memory. PLAIN_PLAN computes nothing twice to save memory.
-WHOLE, PLAN, PLAIN_PLAN = MODES = ("whole", "plan", "plain-plan")
-# No operation is large enough to be done twice.
-_PLAIN = "--xla_tpu_rematerialization_min_size_in_bytes=1099511627776"
+# memory.
+WHOLE, PLAN = "whole", "plan"
 
 # Targets of custom calls that stand for what CPUs have no kernels for.
 ALL_REDUCE, REPLICA_ID = "AllReduceMarker", "ReplicaIdMarker"
@@ -305,9 +303,6 @@ def main(path: str, topology: str, cores: str, mode: str) -> None:
     os.environ.update(ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    if mode == PLAIN_PLAN:
-        given = os.environ.get("LIBTPU_INIT_ARGS", "")
-        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {_PLAIN}"
     try:
         facts = compile_hlo(path, topology, int(cores), mode)
     except Exception as error:  # Whatever jax and libtpu raise.

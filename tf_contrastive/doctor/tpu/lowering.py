@@ -9,7 +9,8 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from tf_contrastive import train
-from tf_contrastive.doctor import synthetic
+from tf_contrastive.base import terminal
+from tf_contrastive.doctor import speed
 from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.contrastive_step import Gradients, Results
@@ -80,12 +81,17 @@ class _Core(tf.distribute.ReplicaContext):
 
 
 class Step:
-    """The training step of a run on TPU cores, to be lowered for any batch."""
+    """The training step of a run on TPU cores, to be lowered for any batch.
+
+    `title` is its name in progress lines.
+    """
 
     def __init__(self, run: train.PreparedRun) -> None:
         self._run = run
         self._precision = run.options.runtime.precision
-        self._model, _ = run.build()
+        self.title = f"{run.options.encoder.label}, {self._precision}"
+        with terminal.elapsed(f"building {self.title}"):
+            self._model, _ = run.build()
         if run.machine.replicas > 1:
             self._sum_gradients(self._model)
 
@@ -121,7 +127,7 @@ class Step:
     def _lower(self, function: Callable[[Any], Any], images: int) -> bytes:
         run = self._run
         classes = run.source.info.num_classes
-        few = synthetic.batches(run.options, classes, 1, run.strategy)
+        few = speed.noise(run.options, classes, 1, run.strategy)
         zeros = tf.nest.map_structure(
             lambda x: tf.zeros([images, *x.shape[1:]], x.dtype),
             few.element_spec,
@@ -131,7 +137,10 @@ class Step:
         def compiled(batch: Any) -> Any:
             return function(batch)
 
-        with networks.precision(self._precision):
+        with (
+            terminal.elapsed(f"lowering {self.title}, {images} images"),
+            networks.precision(self._precision),
+        ):
             return compiled.experimental_get_compiler_ir(zeros)(
                 stage="hlo_serialized"
             )
