@@ -86,7 +86,7 @@ def test_errors_are_those_of_each_image_by_itself(_measured):
     # No baseline for these data: no mCE under that name.
     assert metrics["mce"] is metrics["relative_mce"] is None
     assert metrics["generated"] == list(_NAMES)
-    assert metrics["prepared"] == metrics["stand_ins"] == []
+    assert metrics["prepared"] == []
 
 
 def test_calibration_is_of_each_severity(_measured):
@@ -130,7 +130,10 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
         _subject("cifar10", split),
         corruptions=["glass_blur", "contrast"],
     )
-    assert found["resolved"] == {"prepared": ["glass_blur"]}
+    assert found["resolved"] == {
+        "prepared": ["glass_blur"],
+        "corruptions": ["glass_blur", "contrast"],
+    }
     found = found["metrics"]
     assert ("cifar10_corrupted/frosted_glass_blur_5", split) in asked
     assert found["prepared"] == ["glass_blur"]
@@ -140,6 +143,15 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
     # Black images are all called one class, which a tenth of them are.
     expected = clean + np.arange(1, 6) * 0.1 * (0.9 - clean)
     np.testing.assert_allclose(errors, expected, atol=0.03)
+
+
+def test_corruptions_that_nobody_can_make_are_refused_before_the_work():
+    scored = _subject("cifar10", robustness_corruptions="frost,contrast")
+    with pytest.raises(UserError, match=r"frost.*cifar10_corrupted"):
+        protocols.run(scored, ["robustness"])
+    assert not scored._cache
+    every = contexts.measure("robustness", _subject(), corruptions=())
+    assert every["metrics"]["generated"] == [*corruptions.CORRUPTIONS]
 
 
 @pytest.mark.slow

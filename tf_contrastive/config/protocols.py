@@ -354,32 +354,12 @@ class Transfer(ProtocolDeclaration):
         return values
 
 
-# The corruptions of ImageNet-C, which mCE averages.
-CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
-
-
 @dataclasses.dataclass(frozen=True)
 class Robustness(ProtocolDeclaration):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
     implementation = "tf_contrastive.evaluation.robustness:measure"
-    lacks = "tf_contrastive.evaluation.robustness:lacks_classifier"
+    lacks = "tf_contrastive.evaluation.robustness:lacks_classifier_or_images"
     version = 4
     prefix = "robustness_"
     shared = ("linear", "seed")
@@ -403,7 +383,8 @@ class Robustness(ProtocolDeclaration):
         "neighbours that vote, for --robustness_classifier=knn",
         minimum=1,
     )
-    corruptions: tuple[str, ...] = argument(CORRUPTIONS, choices=CORRUPTIONS)
+    # Empty: all that are prepared or can be made.
+    corruptions: tuple[str, ...] = argument(())
     # Test images to corrupt, from the first; 0: all.
     examples: int = argument(0)
 

@@ -2,9 +2,9 @@
 
 Khosla et al. 2020 (SupCon), supplementary tables 2 and 3, after Hendrycks and
 Dietterich 2019: a classifier that was trained on clean images, that of the run
-or one on the frozen encoder, is scored on 15 corruptions at 5 severities.
-Corrupted images come from a prepared -C dataset of TensorFlow Datasets, or else
-from `corruptions`.
+or one on the frozen encoder, is scored on up to 15 corruptions at 5 severities.
+A prepared -C dataset of TensorFlow Datasets has all of them; `corruptions`
+makes nine of any images.
 """
 
 import collections
@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets
+from tf_contrastive.base.errors import arg
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset import facts
 from tf_contrastive.config.protocols import SEVERITIES
@@ -26,10 +27,7 @@ from tf_contrastive.evaluation import (
     statistics,
 )
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.corruptions import (
-    STAND_INS,
-    corrupt_batch,
-)
+from tf_contrastive.evaluation.corruptions import CORRUPTIONS, corrupt_batch
 from tf_contrastive.evaluation.images import Batches
 from tf_contrastive.evaluation.report import Measurement
 
@@ -79,14 +77,16 @@ def measure(
     Hyperparameters are those of `config.protocols.Robustness`, and `linear`,
     options of `classification.fit_linear`. Lists among the metrics are by
     severity, and means over corruptions; mean_error, mce and relative_mce are
-    in percent, the latter relative to AlexNet (None on other data than
-    ImageNet). Neighbours have no confidences.
+    in percent, the latter relative to AlexNet (None unless all 15 corruptions
+    of ImageNet are measured). Neighbours have no confidences.
     """
     if classifier == "auto":
         has_head = not classification.lacks_head(context)
         classifier = "head" if has_head else "linear"
     classify = _classifier(context, classifier, linear | {"seed": seed}, k)
-    prepared = _prepared_sources(context, corruptions)
+    wanted = corruptions or [*classification_metrics.ALEXNET]
+    prepared = _prepared_sources(context, wanted)
+    corruptions = [x for x in wanted if x in prepared or x in CORRUPTIONS]
     generated = [name for name in corruptions if name not in prepared]
     context.log(
         f"robustness: {len(prepared)} corruptions prepared, {len(generated)}"
@@ -129,11 +129,10 @@ def measure(
             "classifier": classifier,
             "prepared": list(prepared),
             "generated": generated,
-            "stand_ins": [name for name in generated if name in STAND_INS],
         },
         "plots": {"severity": figures.severities(curves, clean_top1)},
         "arrays": {"errors": errors},
-        "resolved": {"prepared": sorted(prepared)},
+        "resolved": {"prepared": sorted(prepared), "corruptions": corruptions},
     }
     if clean.confidences.size:
         _add_calibration(measurement, clean, table)
@@ -222,10 +221,24 @@ def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
     return classify
 
 
-def lacks_classifier(context: EvaluationContext) -> str | None:
-    """Returns why `robustness` has no classifier to score, or None."""
-    if context.options.robustness.classifier == "head":
-        return classification.lacks_head(context)
+def lacks_classifier_or_images(context: EvaluationContext) -> str | None:
+    """Returns which classifier or images `robustness` lacks, or None."""
+    options = context.options.robustness
+    if options.classifier == "head" and (
+        reason := classification.lacks_head(context)
+    ):
+        return reason
+    absent = [x for x in options.corruptions if x not in CORRUPTIONS]
+    prepared = _prepared_sources(context, absent)
+    if absent := [name for name in absent if name not in prepared]:
+        info = context.data.test.info
+        version = facts(info.name).corrupted
+        prepare = version and f"; {version.name}, prepared, has 15"
+        return (
+            f"{arg('robustness_corruptions', absent)}: only"
+            f" {', '.join(CORRUPTIONS)} can be made of {info.name}"
+            f" {info.split}{prepare or ''}"
+        )
     return None
 
 
