@@ -1,5 +1,6 @@
 """`evaluate` as a command: records, comparisons, watching a running job."""
 
+import functools
 import json
 import os
 import shutil
@@ -147,13 +148,16 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
 
 
 def _stub(monkeypatch, name, *measurements):
-    """Lets a protocol yield these variants' measurements, or raise them."""
+    """Lets a protocol have these variants' measurements, or raise them."""
+
+    def measured(result):
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def measure(context, **_):
         for variant, result in measurements:
-            if isinstance(result, BaseException):
-                raise result
-            yield variant, result
+            yield variant, functools.partial(measured, result)
 
     # The function is found from the declaration.
     monkeypatch.setattr(sys.modules[__name__], "stub", measure, raising=False)
@@ -275,14 +279,12 @@ class _Labelled:
 
     def __init__(self, split="test", value=0.0):
         images = np.zeros([60, 8, 8, 3], np.uint8)
-        test = datasets.from_arrays(images, split=split)
+        labels = np.arange(60) % 4
+        test = datasets.from_arrays(images, labels, split=split)
         self.data = Data(test, test)
         encoder = tf.Module()
         encoder.weight = tf.Variable(value)
         self.subject = Subject(encoder)
-
-    def labels(self, split):
-        return np.arange(60) % 4
 
 
 def _add(folder, context, parts, protocol="p", step=1):
@@ -291,7 +293,8 @@ def _add(folder, context, parts, protocol="p", step=1):
     report = Report(str(folder), facts | {"scale": "cpu", "step": step})
     facts = {"protocol": protocol, "version": "1", "hyperparameters": {}}
     report.begin(embedding.checksum(context.subject.encoder), {})
-    report.add(context, facts, parts, 1.0)
+    for variant, part in parts.items():
+        report.add(context, facts | {"variant": variant}, part, 1.0)
 
 
 def _record(folder, *, protocol="p", part=None, subject=None, **hits):

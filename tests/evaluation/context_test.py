@@ -76,9 +76,9 @@ def test_augmented_images_are_embedded_in_order_on_any_replicas(replicas):
         encoder = _encoder()
     scored = _subject(encoder, strategy=on)
     stream = scored.subject.embed_batches(
-        scored.images.training(scored.data.train, "crop", **options)
+        scored.training_images(scored.data.train, "crop", **options)
     )
-    expected = _subject().images.training(
+    expected = _subject().training_images(
         _subject().data.train, "crop", **options
     )
     # More steps than the first executions have.
@@ -110,7 +110,7 @@ def test_augmented_views_differ_by_seed_and_by_view_not_by_batch():
 
     def views(**options):
         scored = _subject(train=source, **options)
-        parts = scored.images.views(scored.data.train)
+        parts = scored.views(scored.data.train)
         return np.concatenate([np.asarray(v) for v, _ in parts])
 
     base = views(embedding_batch_size=4)
@@ -123,7 +123,7 @@ def test_a_stream_is_of_the_chosen_rows_alone():
     scored = _subject()
     rows = np.array([3, 4, 10, 50])
     seen = []
-    stream = scored.images.training(
+    stream = scored.training_images(
         scored.data.train, "none", batch_size=2, rows=rows
     )
     for (images, _), _ in zip(stream, range(6), strict=False):

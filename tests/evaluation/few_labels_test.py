@@ -8,7 +8,7 @@ from image_helpers import write_prepared
 
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
-from tf_contrastive.evaluation import few_labels, protocols
+from tf_contrastive.evaluation import finetune, protocols
 
 _IDS = ["n01440764", "n01443537", "n01484850", "n01491361"]
 _NAMES = [f"{_IDS[i % 4]}_{10026 + 7 * i}.JPEG" for i in range(40)]
@@ -66,7 +66,7 @@ def _pixels(labels):
 @pytest.mark.slow
 def test_the_prepared_subset_is_used_for_imagenet_alone(data_dir):
     images, _ = digit_networks.digits()
-    chosen = few_labels.choose(_context(data_dir), 0.01, seed=0)
+    chosen = finetune._few_labels(_context(data_dir), 0.01, seed=0)
     assert chosen.subset == "imagenet2012_subset/1pct"
     np.testing.assert_array_equal(_pixels(chosen), images[sorted(_LISTED)])
     for context in (
@@ -74,9 +74,9 @@ def test_the_prepared_subset_is_used_for_imagenet_alone(data_dir):
         _context(data_dir, split="train[:80%]"),
     ):
         assert protocols.missing("finetune", context) is None
-        chosen = few_labels.choose(context, 0.01, seed=0)
+        chosen = finetune._few_labels(context, 0.01, seed=0)
         assert (chosen.subset, len(chosen.rows)) == ("drawn", 4)
-    assert few_labels.choose(context, 1.0, seed=0).subset == "all"
+    assert finetune._few_labels(context, 1.0, seed=0).subset == "all"
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_results_say_which_labels_they_are_of(data_dir):
     parts = {}
     for lists, split in (("published", "train"), ("drawn", "train[:80%]")):
         context = _context(data_dir, split=split, **options)
-        parts[lists] = dict(contexts.measure("finetune", context))
+        parts[lists] = contexts.measure("finetune", context)
     published, drawn = (part["1%"] for part in parts.values())
     assert published["metrics"]["subset"] == "imagenet2012_subset/1pct"
     assert published["metrics"]["labels"] == len(_LISTED)

@@ -28,9 +28,6 @@ class _Context:
         )
         self.subject = Subject(tf.Module(), name=encoder)
 
-    def labels(self, split):
-        return _TRAIN if split == "train" else _TEST
-
 
 def _row(protocol, variant=""):
     return {"protocol": protocol, "variant": variant}

@@ -10,12 +10,8 @@ from tf_contrastive import datasets
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.protocols import SEVERITIES
-from tf_contrastive.evaluation import (
-    classification,
-    corruptions,
-    other_datasets,
-    protocols,
-)
+from tf_contrastive.evaluation import classification, corruptions, protocols
+from tf_contrastive.evaluation.context import EvaluationContext
 
 
 def _encoder():
@@ -124,7 +120,7 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
         images[: 20 * int(name[-1])] = 0
         return datasets.from_arrays(images, scored.embeddings("test")[1])
 
-    monkeypatch.setattr(other_datasets, "source", source)
+    monkeypatch.setattr(EvaluationContext, "prepared", source)
     found = contexts.measure(
         "robustness",
         _subject("cifar10", split),

@@ -12,12 +12,8 @@ from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import tfds_source
-from tf_contrastive.evaluation import (
-    logistic,
-    other_datasets,
-    protocols,
-    transfer,
-)
+from tf_contrastive.evaluation import logistic, protocols, transfer
+from tf_contrastive.evaluation.context import EvaluationContext
 
 
 def _only(monkeypatch, there):
@@ -26,7 +22,7 @@ def _only(monkeypatch, there):
     def source(scored, name, split):
         return there.get((name, split))
 
-    monkeypatch.setattr(other_datasets, "source", source)
+    monkeypatch.setattr(EvaluationContext, "prepared", source)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +45,7 @@ def test_transfer_has_the_preprocessing_of_its_paper(
 
     def part(other, *args, **options):
         # What `other.images` passes on.
-        other.images.plain(other.data.test)
+        other.images(other.data.test)
         return {"top1": 0.0}
 
     original = views.evaluation
@@ -61,9 +57,7 @@ def test_transfer_has_the_preprocessing_of_its_paper(
     monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
     scored = digit_networks.subject(preprocessing=chosen)
     methods = ["linear", "finetune"]
-    parts = list(
-        contexts.measure("transfer", scored, suite=suite, methods=methods)
-    )
+    parts = contexts.measure("transfer", scored, suite=suite, methods=methods)
     assert len(parts) == 2
     assert used == expected  # Of linear, and of fine-tuning.
 
@@ -112,7 +106,7 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     assert parts["cifar10 finetune"]["top1"] > parts["cifar10 scratch"]["top1"]
     # The official part of train is what the penalty is chosen on.
     train, test = (
-        scored.subject.embed(scored.images.plain(digit_networks.source(rows)))
+        scored.subject.embed(scored.images(digit_networks.source(rows)))
         for rows in (slice(800, 1100), slice(1300, 1400))
     )
     expected = logistic.logistic_regression(
@@ -179,7 +173,7 @@ def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
         ("train[-30:]", 30),
     ):
         source = datasets.source("voc/2007", split, data_dir=_voc)
-        found = other_datasets.with_row_labels(source)
+        found = transfer.with_row_labels(source)
         assert found.info.num_classes == rows
         plain = [e["image"] for e in source.examples().as_numpy_iterator()]
         # In any order, and of some of them.
@@ -188,9 +182,7 @@ def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
             np.testing.assert_array_equal(example["image"], plain[row])
         some = np.array([3, 17, 28])
         for row, example in zip(
-            some,
-            found.select(some).examples().as_numpy_iterator(),
-            strict=True,
+            some, found.select(some).examples().as_numpy_iterator(), strict=True
         ):
             assert example["label"] == row
             np.testing.assert_array_equal(example["image"], plain[row])
@@ -221,7 +213,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
     small["steps"] = 40
     ((name, part),) = contexts.measure(
         "transfer", scored, methods=["finetune"], grid=small, batch_size=64
-    )
+    ).items()
     assert name == "voc2007 finetune"
     metrics = part["metrics"]
     assert metrics["metric"] == "mean_average_precision"
@@ -251,16 +243,14 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         Scoring.of(data_dir=_voc, logistic_penalties=3),
     )
     assert protocols.missing("transfer", scored) is None
-    parts = dict(contexts.measure("transfer", scored))
+    parts = contexts.measure("transfer", scored)
     assert list(parts) == ["voc2007 linear"]
     part = parts["voc2007 linear"]
     metrics = part["metrics"]
     # Against scikit-learn, one class at a time, at the penalty chosen.
     (h, _), (test, _) = (
         scored.subject.embed(
-            scored.images.plain(
-                datasets.source("voc/2007", split, data_dir=_voc)
-            )
+            scored.images(datasets.source("voc/2007", split, data_dir=_voc))
         )
         for split in ("train+validation", "test")
     )
@@ -298,4 +288,4 @@ def test_missing_datasets_are_named(monkeypatch):
         "transfer", digit_networks.subject()
     )
     with pytest.raises(errors.UserError, match="data_dir"):
-        list(contexts.measure("transfer", digit_networks.subject()))
+        contexts.measure("transfer", digit_networks.subject())

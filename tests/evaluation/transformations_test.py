@@ -60,10 +60,7 @@ def test_classes_are_predicted_only_from_features_that_hold_them():
 def test_transforms():
     context = photographs.context(projection=photographs.head())
     measurement = contexts.measure(
-        "transforms",
-        context,
-        transforms_train=80,
-        transforms_test=50,
+        "transforms", context, transforms_train=80, transforms_test=50
     )
     metrics = measurement["metrics"]
     assert set(metrics) == {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.data import Reading, inherited
+from tf_contrastive.config.evaluate import check_encoder
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import Command, Terminal, group
 
@@ -45,17 +46,7 @@ class Explore(Command):
 
     def _check(self) -> None:
         e = self.exploration
-        if bool(e.workdir) == bool(e.saved_model):
-            raise UserError(
-                f"set one of {arg('workdir', 'RUN')} and"
-                f" {arg('saved_model', 'EXPORT/VERSION')}"
-            )
-        if e.saved_model and not e.dataset:
-            raise UserError(
-                f"{arg('saved_model', e.saved_model)} needs"
-                f" {arg('dataset', 'NAME')}: an export does not name its"
-                " dataset"
-            )
+        check_encoder(e.workdir, e.saved_model, e.dataset)
 
 
 def run(options: Explore) -> int:

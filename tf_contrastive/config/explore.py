@@ -19,9 +19,7 @@ class Exploration:
         " run",
     )
     dataset: str = option(
-        "",
-        "dataset to explore; empty: the run's",
-        check=dataset_name,
+        "", "dataset to explore; empty: the run's", check=dataset_name
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     split: tuple[str, ...] = option(

@@ -41,8 +41,8 @@ class ProtocolDeclaration:
 
     Attributes:
       implementation: MODULE:FUNCTION that measures, imported when it is used:
-        (context, **hyperparameters) -> `report.Measurement`, or an iterator of
-        (variant, measurement), each yielded as soon as it is measured.
+        (context, **hyperparameters) -> `report.Measurement`; or a generator of
+        (variant, function that measures it).
       lacks: MODULE:FUNCTION, context -> what the protocol lacks besides the
         traits below, or None.
       version: from 1. A change of the code that can change results increases

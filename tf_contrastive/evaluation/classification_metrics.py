@@ -78,9 +78,7 @@ class Reliability(TypedDict):
 
 
 def reliability(
-    confidences: np.ndarray,
-    correct: np.ndarray,
-    bins: int = BINS,
+    confidences: np.ndarray, correct: np.ndarray, bins: int = BINS
 ) -> Reliability:
     """Accuracy as a function of confidence. Guo et al. 2017, section 2.
 
@@ -111,9 +109,7 @@ def calibration_error(bins: Reliability) -> float:
 
 
 def expected_calibration_error(
-    probabilities: np.ndarray,
-    labels: np.ndarray,
-    bins: int = BINS,
+    probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS
 ) -> float:
     """Mean distance between confidence and accuracy, a fraction.
 

@@ -135,10 +135,7 @@ def _ks_normal(values: np.ndarray) -> float:
 
 
 def measure(
-    context: EvaluationContext,
-    *,
-    view_examples: int,
-    seed: int,
+    context: EvaluationContext, *, view_examples: int, seed: int
 ) -> Measurement:
     """The protocol `uniformity`: the distribution of h and of z.
 

@@ -4,7 +4,6 @@ Chen et al. 2021 (Intriguing Properties), section 3.2, figures 3 and 4: local
 features of inner layers, and patches of pixels, are clustered for each image.
 """
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -176,8 +175,7 @@ def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     rows = view_embeddings.sample(
         context.data.test.info.num_examples, IMAGES, seed
     )
-    sized = dataclasses.replace(context.images, side=inner.side)
-    batches = sized.plain(context.data.test)
+    batches = context.images(context.data.test, inner.side)
     images = np.concatenate(
         [x for x, _ in view_embeddings.select(batches, rows)]
     )

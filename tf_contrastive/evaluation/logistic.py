@@ -338,7 +338,7 @@ def measure(
         seed=seed,
         log=context.log,
     )
-    labels = context.labels("test")
+    labels = context.data.labels("test")
     path = result["path"]
     result["metrics"] = {
         "mean_per_class": result["mean_per_class"],

@@ -87,10 +87,7 @@ def contrastive_accuracy(
 
 
 def measure_task(
-    context: EvaluationContext,
-    *,
-    view_examples: int,
-    seed: int,
+    context: EvaluationContext, *, view_examples: int, seed: int
 ) -> Measurement:
     """The protocol `contrastive`, on two views of test images.
 
@@ -102,12 +99,7 @@ def measure_task(
     _, z, _ = view_embeddings.embed_views(context, view_examples, seed)
     assert z is not None
     temperature, normalize = view_embeddings.loss_similarity(context)
-    task = contrastive_accuracy(
-        z,
-        temperature,
-        normalize=normalize,
-        seed=seed,
-    )
+    task = contrastive_accuracy(z, temperature, normalize=normalize, seed=seed)
     batches = -(-len(z) // TASK_BATCH)
     return {
         "metrics": {
@@ -178,10 +170,7 @@ def _anchors(
 
 
 def measure_kl(
-    context: EvaluationContext,
-    *,
-    view_examples: int,
-    seed: int,
+    context: EvaluationContext, *, view_examples: int, seed: int
 ) -> Measurement:
     """The protocol `kl_bound`, on two views of test images.
 

@@ -23,13 +23,12 @@ from tf_contrastive.evaluation import (
     classification,
     classification_metrics,
     figures,
-    other_datasets,
     statistics,
 )
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.corruptions import CORRUPTIONS, corrupt_batch
-from tf_contrastive.evaluation.images import Batches
 from tf_contrastive.evaluation.report import Measurement
+from tf_contrastive.evaluation.subject import Batches
 
 # Names of corruptions in TensorFlow Datasets, if different.
 _OTHER_NAMES = {
@@ -204,10 +203,7 @@ def _classifier(
     if name == "linear":
         model, _ = classification.fit_linear(*train, **linear)
         return _confident(model.scores)
-    return lambda h: (
-        np.empty(0),
-        np.asarray(classifiers.knn(*train, h, k)),
-    )
+    return lambda h: (np.empty(0), np.asarray(classifiers.knn(*train, h, k)))
 
 
 def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
@@ -259,9 +255,7 @@ def _prepared_sources(
     for name in names:
         for alias in (name, _OTHER_NAMES.get(name, name)):
             sources = [
-                other_datasets.source(
-                    context, f"{version.name}/{alias}_{s}", split
-                )
+                context.prepared(f"{version.name}/{alias}_{s}", split)
                 for s in SEVERITIES
             ]
             available = [source for source in sources if source is not None]
@@ -282,9 +276,7 @@ def _batches(
     Each image is decoded once, and then corrupted in every way.
     """
     first = 0
-    for images, labels in _take(
-        context.images.plain(context.data.test), examples
-    ):
+    for images, labels in _take(context.images(context.data.test), examples):
         yield CLEAN, images, labels
         pixels = np.around(images[..., :3].numpy() * 255).astype(np.uint8)
         for name in generated:
@@ -296,7 +288,7 @@ def _batches(
         first += len(pixels)
     for name, sources in prepared.items():
         for severity, source in zip(SEVERITIES, sources, strict=True):
-            batches = _take(context.images.plain(source), examples)
+            batches = _take(context.images(source), examples)
             for images, labels in batches:
                 yield Cell(name, severity), images, labels
 

@@ -148,8 +148,8 @@ def measure(context: EvaluationContext) -> Measurement:
     test images, as the authors' code computes it. If train has one class only,
     or none of test's classes, there is only "margin": None.
     """
-    train_labels = context.labels("train")
-    labels = context.labels("test")
+    train_labels = context.data.labels("train")
+    labels = context.data.labels("test")
     classes = np.unique(train_labels)
     if len(classes) < 2 or not np.isin(labels, classes).any():
         context.log(

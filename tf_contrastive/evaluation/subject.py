@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,28 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, exporting
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.embedding import Embedder
-from tf_contrastive.evaluation.images import Batches, SharedBatches
+from tf_contrastive.embedding import Embedder, MakeBatches
+
+# Iterable of (images [b, S, S, K] or views [b, V, S, S, K], labels [b]).
+Batches = Iterable[tuple[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedBatches:
+    """Endless batches of `size` images; each host can make its own part."""
+
+    make: MakeBatches
+    size: int
+    wrap: Callable[[Iterable], Iterable]
+
+    def __iter__(self) -> Iterator:
+        alone = tf.distribute.InputContext(num_replicas_in_sync=1)
+        return iter(self.wrap(self.make(alone)))
+
+    def on(self, strategy: tf.distribute.Strategy) -> Iterator:
+        """Yields the parts of a strategy's replicas, which divide a batch."""
+        dataset = strategy.distribute_datasets_from_function(self.make)
+        return iter(self.wrap(dataset))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,7 +167,7 @@ class Subject:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (h [b, D], labels int32 [b]) of each batch, on demand.
 
-        Hosts make their own parts of `Images.training`, if the replicas divide
+        Hosts make their own parts of `training_images`, if the replicas divide
         a batch.
         """
         if (

@@ -7,6 +7,8 @@ VOC2007, whose images show objects of several classes, is scored by the 11-point
 mean average precision of one classifier per class.
 """
 
+import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,28 +16,20 @@ import numpy as np
 
 from tf_contrastive import classifiers, datasets
 from tf_contrastive.base import errors
-from tf_contrastive.config.transfer import (
-    METHODS,
-    SUITES,
-    Target,
-)
+from tf_contrastive.config.transfer import METHODS, SUITES, Target
 from tf_contrastive.datasets import tfds_source
+from tf_contrastive.datasets.source import in_memory
 from tf_contrastive.evaluation import (
     classification,
     finetune,
     logistic,
-    other_datasets,
     statistics,
 )
 from tf_contrastive.evaluation.classification_metrics import (
     eleven_point_average_precision,
 )
-from tf_contrastive.evaluation.context import (
-    Data,
-    EvaluationContext,
-    holdout,
-)
-from tf_contrastive.evaluation.report import Measurement
+from tf_contrastive.evaluation.context import Data, EvaluationContext, holdout
+from tf_contrastive.evaluation.report import Measurement, Part
 
 # ---- The protocol ------------------------------------------------------------
 
@@ -60,19 +54,14 @@ def measure(
     validation_fraction: float,
     seed: int,
     **grids: dict[str, Any],
-) -> Iterator[tuple[str, Measurement | errors.DivergedError]]:
+) -> Iterator[tuple[str, Part]]:
     """Scores the encoder on each dataset that is prepared.
 
     Hyperparameters are those of `config.protocols.Transfer`; the context's own
     dataset is not used. They are selected on validation; the final model is
-    trained on train and validation, and test is scored once.
-
-    Yields:
-      (variant "DATASET METHOD", its measurement, whose metrics include the
-      dataset's own "metric" and "score").
-
-    Raises:
-      UserError: if no dataset is prepared.
+    trained on train and validation, and test is scored once. Variants are
+    "DATASET METHOD"; metrics include the dataset's own "metric" and "score".
+    Raises `UserError` if no dataset is prepared.
     """
     subject, chosen = context.subject, SUITES[suite]
     skipped: dict[str, Target] = {}
@@ -90,36 +79,26 @@ def measure(
                 data.labels("train"), validation_fraction, seed
             )
         for method in methods:
-            variant, tuning = f"{name} {method}", METHODS[method]
-            context.log(f"transfer: {variant}")
+            tuning = METHODS[method]
             if not tuning:
-                part = _linear(frozen, target, held_out, seed)
+                part = functools.partial(
+                    _linear, frozen, target, held_out, seed
+                )
             elif not subject.has_new_encoder(tuning.trained):
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
             else:
-                try:
-                    part = _finetune(
-                        tuned,
-                        target,
-                        held_out,
-                        grids[tuning.grid],
-                        batch_size,
-                        seed,
-                        trained=tuning.trained,
-                    )
-                except errors.DivergedError as error:
-                    context.log(f"transfer: {variant}: left out: {error}")
-                    prefix = "" if tuning.trained else "scratch_"
-                    option = errors.arg(f"transfer_{prefix}learning_rates")
-                    yield (
-                        variant,
-                        errors.DivergedError(
-                            f"{variant} diverged: lower {option}"
-                        ),
-                    )
-                    continue
-            yield variant, {**part, "dataset": target.dataset}
+                part = functools.partial(
+                    _finetune,
+                    tuned,
+                    target,
+                    held_out,
+                    grids[tuning.grid],
+                    batch_size,
+                    seed,
+                    trained=tuning.trained,
+                )
+            yield f"{name} {method}", part
     if skipped:
         reason = _absent(context, skipped)
         if skipped == chosen.targets:
@@ -139,11 +118,11 @@ def _opened(
     """
 
     def first(split: str) -> datasets.Source | None:
-        source = other_datasets.source(context, target.dataset, split)
+        source = context.prepared(target.dataset, split)
         if source is None or not 0 < examples < source.info.num_examples:
             return source
         part = f"{split}[:{examples}]"
-        return other_datasets.source(context, target.dataset, part)
+        return context.prepared(target.dataset, part)
 
     train, test, rows = first("train"), first(target.test), None
     if train is None or test is None:
@@ -154,18 +133,34 @@ def _opened(
             return None
         count = train.info.num_examples
         splits = f"{train.info.split}+{validation.info.split}"
-        train = other_datasets.source(context, target.dataset, splits)
+        train = context.prepared(target.dataset, splits)
         assert train is not None
         rows = np.arange(count, train.info.num_examples)
     if target.multi_label:
-        train = other_datasets.with_row_labels(train)
+        train = with_row_labels(train)
     return Data(train, test), rows
+
+
+def with_row_labels(source: datasets.Source) -> datasets.Source:
+    """Returns the same examples, each with its row number as its label.
+
+    A shuffled example can then be matched with `tfds_source.label_sets`. Their
+    encoded images are held in memory.
+    """
+    loaded = source.loaded()
+    count = source.info.num_examples
+    info = dataclasses.replace(source.info, num_classes=count, label_names=())
+    return in_memory(
+        {**(loaded.arrays or {}), "label": np.arange(count)},
+        source.decode,
+        info,
+    )
 
 
 def _absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
     """Says which targets are not prepared."""
     names = ", ".join(target.dataset for target in missing.values())
-    folder = other_datasets.data_dir(context) or "TFDS's default folder"
+    folder = context.data_dir or "TFDS's default folder"
     return f"not prepared in {folder} ({errors.arg('data_dir')}): {names}"
 
 
@@ -195,10 +190,14 @@ def _with_score(
     metrics: Mapping[str, Any],
 ) -> Measurement:
     """Adds the dataset's own score to a measurement."""
-    labels, metric = other.labels("test"), classification.METRICS[target.metric]
+    labels, metric = (
+        other.data.labels("test"),
+        classification.METRICS[target.metric],
+    )
     by_class = labels if metric is classification.mean_per_class else None
     return {
         **part,
+        "dataset": target.dataset,
         "labels": labels,
         "metrics": {
             "metric": target.metric,
@@ -231,6 +230,7 @@ def _finetune(
             batch_size=batch_size,
             batch_norm_momentum=max(1 - 10 / steps_per_epoch, 0.9),
             seed=seed,
+            tuned_by=f"transfer_{'' if trained else 'scratch_'}learning_rates",
         )
         for rate in grid["learning_rates"]
         for decay in grid["weight_decays"]
@@ -262,7 +262,7 @@ def _finetune(
     model = finetune.train(
         other, rows, recipe, trained=trained, label_sets=label_sets
     )
-    scores = model.scores(other, other.images.plain(other.data.test))
+    scores = model.scores(other, other.images(other.data.test))
     metrics = {
         "learning_rate": recipe.learning_rate,
         "weight_decay": recipe.weight_decay,
@@ -271,7 +271,7 @@ def _finetune(
     }
     if target.multi_label:
         return _multi_label_part(other, target, scores.scores, metrics)
-    part = classification.accuracies(scores, other.labels("test"))
+    part = classification.accuracies(scores, other.data.labels("test"))
     return _with_score(other, target, part, metrics)
 
 
@@ -287,10 +287,7 @@ def _label_sets(
     """
     present, not_difficult = (
         tfds_source.label_sets(
-            target.dataset,
-            source.info.split,
-            other_datasets.data_dir(other),
-            feature,
+            target.dataset, source.info.split, other.data_dir, feature
         )
         for feature in ("labels", "labels_no_difficult")
     )
@@ -352,6 +349,7 @@ def _multi_label_part(
         "top1": float(correct.mean()),
         "predictions": predictions,
         "correct": correct,
+        "dataset": target.dataset,
         "labels": present.argmax(axis=1),
         "metrics": {
             "metric": target.metric,

@@ -155,7 +155,7 @@ def measure(
 
     def images(split: str) -> Iterable[tuple[Any, Any]]:
         return view_embeddings.select(
-            context.images.plain(context.data.source(split)), rows[split]
+            context.images(context.data.source(split)), rows[split]
         )
 
     names = list(TASKS)

@@ -9,7 +9,7 @@ from tf_contrastive import classifiers, losses
 from tf_contrastive.base import errors
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.images import Batches
+from tf_contrastive.evaluation.subject import Batches
 
 
 class ViewEmbeddings(NamedTuple):
@@ -68,7 +68,7 @@ def _flat_views(
     context: EvaluationContext, rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (views [2b, S, S, K], labels [2b]) of some test images."""
-    batches = context.images.views(context.data.test)
+    batches = context.views(context.data.test)
     for views, labels in select(batches, rows):
         yield views.reshape([-1, *views.shape[2:]]), np.repeat(labels, 2)
 

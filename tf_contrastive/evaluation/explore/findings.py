@@ -121,10 +121,7 @@ class Votes(NamedTuple):
 
 
 def vote(
-    labels: np.ndarray,
-    images: Distinct,
-    nearest: np.ndarray,
-    near: np.ndarray,
+    labels: np.ndarray, images: Distinct, nearest: np.ndarray, near: np.ndarray
 ) -> Votes:
     """Lets the neighbours of each image vote on its label, one vote each.
 
