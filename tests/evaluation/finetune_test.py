@@ -128,7 +128,7 @@ def test_a_transformer_is_fine_tuned_as_in_moco_v3(monkeypatch):
         make_encoder=make,
         run=fields.replace(Pretrain(), encoder="vit_ti4"),
     )
-    given = digit_networks.FINETUNE | {"epochs": [20], "learning_rates": []}
+    given = digit_networks.FINETUNE | {"epochs": [20], "learning_rate": None}
     given |= {"fractions": [1.0], "batch_size": 50, "scratch": False}
     (part,) = contexts.measure("finetune", context, **given).values()
     assert part["resolved"]["optimizer"] == "adamw"
@@ -174,14 +174,20 @@ def test_rates_are_chosen_on_held_out_labels():
         )
         for rate in (1e-6, 0.1)
     ]
+    held_out = np.arange(0, 200, 10)
+
+    def score(scores, rows):
+        labels = scored.data.labels("train")[rows]
+        return np.mean(scores.top(1)[:, 0] == labels)
+
     best, scores = finetune.select_recipe(
-        scored, np.arange(200), recipes, trained=True
+        scored, held_out, recipes, trained=True, score=score
     )
     assert best is recipes[1]
     assert scores[1] > scores[0] + 0.3
     assert sum("of 20 held-out examples" in line for line in said) == 2
     alone, scores = finetune.select_recipe(
-        scored, np.arange(200), recipes[:1], trained=True
+        scored, held_out, recipes[:1], trained=True, score=score
     )
     assert alone is recipes[0] and not scores
 

@@ -86,8 +86,7 @@ def _find(options: Explore) -> _Explored:
     encoder = exporting.load(e.workdir or e.saved_model)
 
     def embed(source: "datasets.Source", title: str) -> "images.Split":
-        h = images.embed(encoder, source, e.embedding_batch_size, title)
-        return images.of_source(source, h)
+        return images.embed(encoder, source, e.embedding_batch_size, title)
 
     splits = [embed(x, f"embeddings of {x.info.split}") for x in sources]
     if asked:

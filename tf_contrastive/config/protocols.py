@@ -225,7 +225,7 @@ class Finetune(ProtocolDeclaration):
     implementation = "tf_contrastive.evaluation.finetune:measure"
     lacks = "tf_contrastive.evaluation.finetune:lacks_copy_or_labels"
     prefix = "finetune_"
-    shared = ("validation_fraction", "seed")
+    shared = ("seed",)
     cpu: ClassVar = {
         "fractions": "0.01,0.1",
         "epochs": "60,15",
@@ -250,15 +250,13 @@ class Finetune(ProtocolDeclaration):
         minimum=1,
     )
     batch_size: int = option(4096, "images per step, at most all", minimum=1)
-    learning_rates: tuple[float, ...] = option(
-        (),
-        "comma-separated learning rates per 256 images, tuned on"
-        " --validation_fraction of the labels; empty: "
+    learning_rate: float | None = option(
+        None,
+        "learning rate per 256 images; auto: "
         + ", ".join(
             f"{x.learning_rate:g} ({n})" for n, x in FINE_TUNING.items()
         ),
         above=0.0,
-        check=distinct,
     )
     augmentation: str = option(
         "crop",

@@ -33,7 +33,7 @@ from tf_contrastive.datasets import subsets
 from tf_contrastive.distribution import all_finite
 from tf_contrastive.encoders import vit
 from tf_contrastive.evaluation import classification
-from tf_contrastive.evaluation.context import Data, EvaluationContext, holdout
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.report import Measurement, Part
 from tf_contrastive.evaluation.subject import Batches
 
@@ -71,7 +71,7 @@ class Recipe:
     optimizer: str = "sgd"
     warmup_steps: int = 0
     drop_path: float = 0.0
-    tuned_by: str = "finetune_learning_rates"
+    tuned_by: str = "finetune_learning_rate"
 
 
 class FinetunedClassifier(NamedTuple):
@@ -257,24 +257,20 @@ def _step_function(
 
 def select_recipe(
     context: EvaluationContext,
-    rows: np.ndarray,
+    held_out: np.ndarray,
     recipes: Sequence[Recipe],
     *,
     trained: bool,
-    held_out: np.ndarray | None = None,
-    fraction: float = Evaluation.validation_fraction,
-    score: Score | None = None,
+    score: Score,
     label_sets: np.ndarray | None = None,
 ) -> tuple[Recipe, list[float | None]]:
-    """Selects the recipe with the best score on a held-out part of the labels.
+    """Selects the recipe with the best score on a held-out part of train.
 
     Args:
       context, trained, label_sets: see `train`.
-      rows: int [m], increasing: the available training examples.
+      held_out: rows of train to select on.
       recipes: candidates; a single one is returned without training.
-      held_out: rows to select on; None: a fraction of each class.
-      fraction: that fraction.
-      score: the score; None: top-1.
+      score: the score.
 
     Returns:
       (the best recipe, of equal ones the first; the score of each, None where
@@ -282,11 +278,7 @@ def select_recipe(
     """
     if len(recipes) == 1:
         return recipes[0], []
-    if held_out is None:
-        labels = context.data.labels("train")[rows]
-        seed = context.options.evaluation.seed
-        held_out = rows[holdout(labels, fraction, seed)[1]]
-    score = score or score_by(context, "top1")
+    rows = np.arange(context.data.train.info.num_examples)
     fit_rows = np.setdiff1d(rows, held_out)
     images = context.images(context.data.train.select(held_out))
     scores: list[float | None] = []
@@ -316,17 +308,6 @@ def select_recipe(
             f"diverged at every learning rate: lower {option}"
         )
     return recipes[best], scores
-
-
-def score_by(context: EvaluationContext, metric: str) -> Score:
-    """Returns the score by a metric of `classification.METRICS`."""
-    function = classification.METRICS[metric]
-
-    def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
-        labels = context.data.labels("train")[rows]
-        return function(scores.top(1)[:, 0], labels)
-
-    return score
 
 
 # ---- The protocol ------------------------------------------------------------
@@ -390,18 +371,16 @@ def measure(
     fractions: Sequence[float],
     epochs: Sequence[int],
     batch_size: int,
-    learning_rates: Sequence[float],
+    learning_rate: float | None,
     augmentation: str,
     scratch: bool,
-    validation_fraction: float,
     seed: int,
 ) -> Iterator[tuple[str, Part]]:
     """Scores networks that are fine-tuned with few labels.
 
-    Hyperparameters are those of `config.protocols.Finetune`. The best learning
-    rate on a held-out part of the labels is used on all of them. A random
-    network is not trained if the encoder is untrained itself. Variants are such
-    as "1%" and "1% scratch".
+    Hyperparameters are those of `config.protocols.Finetune`. A random network
+    is not trained if the encoder is untrained itself. Variants are such as "1%"
+    and "1% scratch".
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
@@ -417,53 +396,34 @@ def measure(
         labels = _few_labels(context, fraction, seed)
         batch = min(batch_size, len(labels.rows))
         steps_per_epoch = len(labels.rows) // batch
-        recipes = [
-            Recipe(
-                steps=passes * steps_per_epoch,
-                learning_rate=rate * batch / REFERENCE_BATCH_SIZE,
-                batch_size=batch,
-                augmentation=augmentation,
-                seed=seed,
-                optimizer=optimizer,
-                weight_decay=tuning.weight_decay,
-                warmup_steps=round(
-                    min(tuning.warmup_epochs, passes / 10) * steps_per_epoch
-                ),
-                drop_path=tuning.drop_path,
-            )
-            for rate in learning_rates or [tuning.learning_rate]
-        ]
+        rate = learning_rate or tuning.learning_rate
+        recipe = Recipe(
+            steps=passes * steps_per_epoch,
+            learning_rate=rate * batch / REFERENCE_BATCH_SIZE,
+            batch_size=batch,
+            augmentation=augmentation,
+            seed=seed,
+            optimizer=optimizer,
+            weight_decay=tuning.weight_decay,
+            warmup_steps=round(
+                min(tuning.warmup_epochs, passes / 10) * steps_per_epoch
+            ),
+            drop_path=tuning.drop_path,
+        )
         for suffix, trained in starts.items():
-            yield (
-                f"{100 * fraction:g}%{suffix}",
-                functools.partial(
-                    _measure,
-                    context,
-                    labels,
-                    recipes,
-                    trained=trained,
-                    fraction=validation_fraction,
-                ),
-            )
+            part = functools.partial(_measure, context, labels, recipe, trained)
+            yield f"{100 * fraction:g}%{suffix}", part
 
 
 def _measure(
-    context: EvaluationContext,
-    labels: _Labels,
-    recipes: Sequence[Recipe],
-    *,
-    trained: bool,
-    fraction: float,
+    context: EvaluationContext, labels: _Labels, recipe: Recipe, trained: bool
 ) -> Measurement:
     """Scores a network that is fine-tuned with some labels."""
-    rows = labels.rows
-    context.log(f"fine-tuning with {len(rows):,} labels, {labels.subset}")
-    recipe, validation = select_recipe(
-        labels.context, rows, recipes, trained=trained, fraction=fraction
-    )
+    rows, subset = labels.rows, labels.subset
+    context.log(f"fine-tuning with {len(rows):,} labels, {subset}")
     model = train(labels.context, rows, recipe, trained=trained)
     scores = model.scores(context, context.images(context.data.test))
-    is_published = labels.subset in _PUBLISHED.values()
+    is_published = subset in _PUBLISHED.values()
     return {
         **classification.accuracies(scores, context.data.labels("test")),
         "resolved": {
@@ -472,9 +432,8 @@ def _measure(
         },
         "metrics": {
             "labels": len(rows),
-            "subset": labels.subset,
+            "subset": subset,
             "learning_rate": recipe.learning_rate,
-            "validation": validation,
             "losses": model.losses,
         },
     }

@@ -8,6 +8,7 @@ makes nine of any images.
 """
 
 import collections
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,14 +38,9 @@ _OTHER_NAMES = {
 }
 
 
-class Cell(NamedTuple):
-    """One corruption at one severity; `CLEAN` is none."""
-
-    corruption: str
-    severity: int
-
-
-CLEAN = Cell("clean", 0)
+# A corruption and its severity.
+_Cell = tuple[str, int]
+_CLEAN: _Cell = ("clean", 0)
 
 
 class _Predictions(NamedTuple):
@@ -55,6 +51,10 @@ class _Predictions(NamedTuple):
 
     confidences: np.ndarray
     correct: np.ndarray
+
+    def calibration_error(self) -> float:
+        bins = classification_metrics.reliability(*self)
+        return classification_metrics.calibration_error(bins)
 
 
 # Embeddings [n, D] -> (confidences [n] or [0], predicted classes [n]).
@@ -93,10 +93,10 @@ def measure(
     )
     batches = _batches(context, prepared, generated, examples, seed)
     predicted = _predict(context, classify, batches)
-    clean = predicted[CLEAN]
+    clean = predicted[_CLEAN]
     clean_top1 = float(clean.correct.mean())
     table = [
-        [predicted[Cell(name, severity)] for severity in SEVERITIES]
+        [predicted[name, severity] for severity in SEVERITIES]
         for name in corruptions
     ]
     errors = np.array([[1 - p.correct.mean() for p in row] for row in table])
@@ -133,57 +133,42 @@ def measure(
         "arrays": {"errors": errors},
         "resolved": {"prepared": sorted(prepared), "corruptions": corruptions},
     }
-    if clean.confidences.size:
-        _add_calibration(measurement, clean, table)
-    else:
+    if not clean.confidences.size:
         measurement["metrics"]["neighbors"] = k
+        return measurement
+    ece = np.array([[p.calibration_error() for p in row] for row in table])
+    measurement["arrays"]["ece"] = ece
+    measurement["metrics"] |= {
+        "ece_clean": clean.calibration_error(),
+        "ece": ece.mean(axis=0).tolist(),
+    }
     return measurement
 
 
 def _predict(
     context: EvaluationContext,
     classify: _Classify,
-    batches: Iterable[tuple[Cell, Any, Any]],
-) -> dict[Cell, _Predictions]:
+    batches: Iterable[tuple[_Cell, Any, Any]],
+) -> dict[_Cell, _Predictions]:
     """Classifies the images of all cells, in one stream.
 
     The encoder is traced once.
     """
-    cells: collections.deque[Cell] = collections.deque()
+    cells: collections.deque[_Cell] = collections.deque()
 
     def stream() -> Iterator[tuple[Any, Any]]:
         for cell, images, labels in batches:
             cells.append(cell)
             yield images, labels
 
-    parts: dict[Cell, list[_Predictions]] = collections.defaultdict(list)
+    parts: dict[_Cell, list[_Predictions]] = collections.defaultdict(list)
     for h, labels in context.subject.embed_batches(stream()):
         confidences, classes = classify(h)
         correct = classes == labels
         parts[cells.popleft()].append(_Predictions(confidences, correct))
-    return {cell: _joined(part) for cell, part in parts.items()}
-
-
-def _joined(parts: Sequence[_Predictions]) -> _Predictions:
-    return _Predictions(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _add_calibration(
-    measurement: Measurement,
-    clean: _Predictions,
-    table: Sequence[Sequence[_Predictions]],
-) -> None:
-    """Adds calibration errors; the table is by corruption."""
-
-    def error(predictions: _Predictions) -> float:
-        bins = classification_metrics.reliability(*predictions)
-        return classification_metrics.calibration_error(bins)
-
-    ece = np.array([[error(p) for p in row] for row in table])
-    measurement["arrays"]["ece"] = ece
-    measurement["metrics"] |= {
-        "ece_clean": error(clean),
-        "ece": ece.mean(axis=0).tolist(),
+    return {
+        cell: _Predictions(*map(np.concatenate, zip(*part, strict=True)))
+        for cell, part in parts.items()
     }
 
 
@@ -198,16 +183,12 @@ def _classifier(
     `linear` has the options of a linear classifier; k neighbours vote.
     """
     if name == "head":
-        return _confident(lambda h: classification.head_scores(context, h))
-    train = context.embeddings("train")
-    if name == "linear":
-        model, _ = classification.fit_linear(*train, **linear)
-        return _confident(model.scores)
-    return lambda h: (np.empty(0), np.asarray(classifiers.knn(*train, h, k)))
-
-
-def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
-    """Returns the classifier of logits."""
+        scores = functools.partial(classification.head_scores, context)
+    else:
+        train = context.embeddings("train")
+        if name == "knn":
+            return lambda h: (np.empty(0), classifiers.knn(*train, h, [k])[0])
+        scores = classification.fit_linear(*train, **linear)[0].scores
 
     def classify(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits = scores(h)
@@ -254,11 +235,9 @@ def _prepared_sources(
     prepared = {}
     for name in names:
         for alias in (name, _OTHER_NAMES.get(name, name)):
-            sources = [
-                context.prepared(f"{version.name}/{alias}_{s}", split)
-                for s in SEVERITIES
-            ]
-            available = [source for source in sources if source is not None]
+            parts = [f"{version.name}/{alias}_{s}" for s in SEVERITIES]
+            opened = [context.prepared(part, split) for part in parts]
+            available = [source for source in opened if source is not None]
             if len(available) == len(SEVERITIES):
                 prepared[name] = available
     return prepared
@@ -270,27 +249,27 @@ def _batches(
     generated: Sequence[str],
     examples: int,
     seed: int,
-) -> Iterator[tuple[Cell, Any, Any]]:
+) -> Iterator[tuple[_Cell, Any, Any]]:
     """Yields (cell, images [b, S, S, K], labels [b]) of all cells.
 
     Each image is decoded once, and then corrupted in every way.
     """
     first = 0
     for images, labels in _take(context.images(context.data.test), examples):
-        yield CLEAN, images, labels
+        yield _CLEAN, images, labels
         pixels = np.around(images[..., :3].numpy() * 255).astype(np.uint8)
         for name in generated:
             for severity in SEVERITIES:
                 corrupted = corrupt_batch(pixels, name, severity, first, seed)
                 corrupted = tf.constant(corrupted.astype(np.float32) / 255)
                 corrupted = tf.concat([corrupted, images[..., 3:]], axis=-1)
-                yield Cell(name, severity), corrupted, labels
+                yield (name, severity), corrupted, labels
         first += len(pixels)
     for name, sources in prepared.items():
         for severity, source in zip(SEVERITIES, sources, strict=True):
             batches = _take(context.images(source), examples)
             for images, labels in batches:
-                yield Cell(name, severity), images, labels
+                yield (name, severity), images, labels
 
 
 def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:

@@ -236,26 +236,23 @@ def _finetune(
         for decay in grid["weight_decays"]
     ]
     label_sets = None
-    score: finetune.Score
     if target.multi_label:
         present, counted = _label_sets(other, target, other.data.train)
+        label_sets = present
 
-        def mean_precision(
-            scores: classifiers.Scores, rows: np.ndarray
-        ) -> float:
-            return mean_average_precision(
-                scores.scores, present[rows], counted[rows]
-            )[0]
+    def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
+        if target.multi_label:
+            sets = present[rows], counted[rows]
+            return mean_average_precision(scores.scores, *sets)[0]
+        labels = other.data.labels("train")[rows]
+        metric = classification.METRICS[target.metric]
+        return metric(scores.top(1)[:, 0], labels)
 
-        label_sets, score = present, mean_precision
-    else:
-        score = finetune.score_by(other, target.metric)
     recipe, validation = finetune.select_recipe(
         other,
-        rows,
+        held_out,
         recipes,
         trained=trained,
-        held_out=held_out,
         score=score,
         label_sets=label_sets,
     )

@@ -131,7 +131,7 @@ def _thumbnails(
     uris, start = [], 0
     with terminal.elapsed("thumbnails"):
         for split in splits:
-            stop = start + len(split.names)
+            stop = start + len(split.embeddings)
             own = rows[(rows >= start) & (rows < stop)] - start
             if len(own):
                 uris += images.thumbnails(split.source, own, side)

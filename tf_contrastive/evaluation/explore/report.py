@@ -35,10 +35,10 @@ def explore(
       of the splits, and an `id` is a place there.
 
     Raises:
-      UserError: for splits of other features or classes, or fewer than two
-        different images.
+      UserError: for splits of other classes, or fewer than two different
+        images.
     """
-    h = _embeddings(splits)
+    h = np.concatenate([split.embeddings for split in splits])
     labels, classes = _classes(splits)
     items = _items(splits, labels, classes)
     looked = [images.look(split.source) for split in splits]
@@ -135,20 +135,10 @@ def explore(
 # ---- The images --------------------------------------------------------------
 
 
-def _embeddings(splits: Sequence[images.Split]) -> np.ndarray:
-    features = {split.embeddings.shape[1]: split.name for split in splits}
-    if len(features) > 1:
-        every = [f"{name} {count}" for count, name in features.items()]
-        raise errors.UserError(
-            f"numbers of features differ ({', '.join(every)}): embed all by one"
-            " encoder"
-        )
-    return np.concatenate([split.embeddings for split in splits])
-
-
 def _classes(splits: Sequence[images.Split]) -> tuple[np.ndarray, list[str]]:
     """Returns labels, numbers of the classes that occur, and their names."""
-    named = {split.label_names for split in splits if split.label_names}
+    every = [split.source.info.label_names for split in splits]
+    named = {names for names in every if names}
     if len(named) > 1:
         raise errors.UserError(
             f"{' and '.join(split.name for split in splits)} have other"
@@ -165,23 +155,21 @@ def _items(
     splits: Sequence[images.Split], labels: np.ndarray, classes: list[str]
 ) -> list[dict[str, Any]]:
     """Describes each image."""
-    places = [
-        (split.name, index, name)
-        for split in splits
-        for index, name in enumerate(split.names)
-    ]
-    return [
-        {
-            "id": row,
-            "split": split,
-            "index": index,
-            "name": name,
-            "class": classes[label] if label >= 0 else None,
-        }
-        for row, ((split, index, name), label) in enumerate(
-            zip(places, labels.tolist(), strict=True)
-        )
-    ]
+    names = [*classes, None]  # The last is that of label -1.
+    items: list[dict[str, Any]] = []
+    for split in splits:
+        for index, name in enumerate(split.names):
+            row = len(items)
+            items.append(
+                {
+                    "id": row,
+                    "split": split.name,
+                    "index": index,
+                    "name": name,
+                    "class": names[labels[row]],
+                }
+            )
+    return items
 
 
 # ---- Findings ----------------------------------------------------------------
