@@ -30,7 +30,7 @@ from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import comparison
+from tf_contrastive.evaluation import comparison, scoring
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.report import (
     Report,
@@ -102,11 +102,21 @@ def _write_digits(folder, images):
 
 
 @pytest.mark.slow
-def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
+def test_a_folder_without_a_test_split_needs_a_fraction(run, tmp_path):
     _write_digits(tmp_path / "images", datasets.load("digits", "train")[0])
     name = f"folder:{tmp_path}/images"
-    _evaluate(workdir=str(run), dataset=name, protocols="knn", untrained=False)
-    assert "scoring 20%" in caplog.text
+    given = {"workdir": str(run), "dataset": name, "protocols": "knn"}
+    with pytest.raises(errors.AbsentSplitError, match="test_fraction"):
+        _evaluate(**given)
+    given["test_fraction"] = 0.2
+    # A run that learned the labels of all of them.
+    config = checkpoints.load_run(str(run)).config
+    learned = checkpoints.Run(fields.replace(config, dataset=name), {}, "", 0)
+    with pytest.raises(errors.UserError, match="287 image"):
+        scoring.open_setting(
+            _options(**given), tf.distribute.get_strategy(), learned
+        )
+    _evaluate(**given, untrained=False)
     stored = np.load(run / "evaluation" / "trained-knn.npz")
     right, *_ = (stored[name] for name in stored if name.endswith("correct"))
     assert len(right) == pytest.approx(1437 / 5, abs=5)

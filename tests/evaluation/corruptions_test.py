@@ -8,8 +8,8 @@ import tensorflow as tf
 from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation import corruptions
+from tf_contrastive.evaluation.classification_metrics import SEVERITIES
 
 _TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
 

@@ -9,8 +9,8 @@ from sklearn import datasets as sklearn_datasets
 from tf_contrastive import datasets
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.evaluate import Scoring
-from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation import classification, corruptions, protocols
+from tf_contrastive.evaluation.classification_metrics import SEVERITIES
 from tf_contrastive.evaluation.context import EvaluationContext
 
 

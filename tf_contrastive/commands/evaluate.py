@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import DivergedError, UserError, arg
-from tf_contrastive.config.evaluate import Evaluation, Scoring, check_encoder
+from tf_contrastive.config.checks import check_encoder
+from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.fields import Terminal, group
 from tf_contrastive.config.runtime import Devices
 
@@ -58,8 +59,7 @@ class Evaluate(Scoring):
                         " evaluations"
                     )
             return
-        otherwise = f", or {arg('compare')} A B"
-        check_encoder(e.workdir, e.saved_model, e.dataset, otherwise)
+        check_encoder(e, "dataset", f", or {arg('compare')} A B")
         if e.watch and not e.workdir:
             raise UserError(
                 f"{arg('watch')} needs {arg('workdir', 'RUN')}: an export gets"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.data import Reading, inherited
-from tf_contrastive.config.evaluate import check_encoder
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import Command, Terminal, group
 
@@ -45,8 +45,7 @@ class Explore(Command):
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
-        e = self.exploration
-        check_encoder(e.workdir, e.saved_model, e.dataset)
+        check_encoder(self.exploration, "dataset")
 
 
 def run(options: Explore) -> int:

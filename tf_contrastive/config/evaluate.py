@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, TypeVar
 
-from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.base.errors import arg
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import (
@@ -16,7 +16,6 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.protocols import (
     PROTOCOLS,
-    SCALES,
     ProtocolDeclaration,
     Protocols,
 )
@@ -30,22 +29,6 @@ def _two_names(names: tuple[str, ...]) -> str | None:
     if len(names) == len(set(names)) == 2:
         return None
     return f"two different runs, such as {arg('compare')} runs/a runs/b"
-
-
-def check_encoder(
-    workdir: str, saved_model: str, dataset: str, otherwise: str = ""
-) -> None:
-    """Raises `UserError` unless there is one encoder, with a dataset."""
-    if bool(workdir) == bool(saved_model):
-        raise UserError(
-            f"set one of {arg('workdir', 'RUN')} and"
-            f" {arg('saved_model', 'EXPORT/VERSION')}{otherwise}"
-        )
-    if saved_model and not dataset:
-        raise UserError(
-            f"{arg('saved_model', saved_model)} needs"
-            f" {arg('dataset', 'NAME')}: an export does not name its dataset"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +63,7 @@ class Evaluation:
         "paper",
         "preset: paper (the papers' protocols, for accelerators) or cpu"
         " (reduced protocols, minutes on a CPU); other flags override it",
-        choices=SCALES,
+        choices=("paper", "cpu"),
     )
     watch: bool = option(
         False, "evaluate each new checkpoint until the run has ended"

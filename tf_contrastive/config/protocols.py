@@ -26,11 +26,6 @@ _option = functools.partial(option, family="options")
 
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
-# Of the figures of ImageNet-C.
-SEVERITIES = (1, 2, 3, 4, 5)
-
-
-SCALES = ("paper", "cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,19 +77,24 @@ class ProtocolDeclaration:
         return {f"{cls.prefix}{name}": value for name, value in scaled.items()}
 
 
-# ---- Classifiers on frozen embeddings ----------------------------------------
+# ---- Classifiers -------------------------------------------------------------
+
+
+class _Classifier(ProtocolDeclaration):
+    """A classifier of test images that learns from those of train."""
+
+    needs_labels = True
+    learns = True
 
 
 @dataclasses.dataclass(frozen=True)
-class KNN(ProtocolDeclaration):
+class KNN(_Classifier):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
     implementation = "tf_contrastive.evaluation.classification:measure_knn"
     lacks = "tf_contrastive.evaluation.classification:lacks_features"
     prefix = "knn_"
     shared = ("features",)
-    needs_labels = True
-    learns = True
 
     k: tuple[int, ...] = option(
         (1, 5),
@@ -104,14 +104,12 @@ class KNN(ProtocolDeclaration):
     )
 
 
-class Prototype(ProtocolDeclaration):
+class Prototype(_Classifier):
     """The nearest class prototype."""
 
     implementation = (
         "tf_contrastive.evaluation.classification:measure_prototype"
     )
-    needs_labels = True
-    learns = True
 
 
 class Head(ProtocolDeclaration):
@@ -131,7 +129,7 @@ class LinearProtocolSchedule(LinearSchedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(LinearStage, ProtocolDeclaration):
+class Linear(LinearStage, _Classifier):
     """The linear evaluation protocol, with SimCLR's numbers.
 
     Those of SupCon and SINCERE are flagfiles: configs/shared/linear_*.flags.
@@ -142,8 +140,6 @@ class Linear(LinearStage, ProtocolDeclaration):
     prefix = "linear_"
     shared = ("features", "validation_fraction", "seed")
     cpu: ClassVar = {"augmentation": "none", "batch_size": 256}
-    needs_labels = True
-    learns = True
 
     schedule: LinearProtocolSchedule = group(LinearProtocolSchedule())
     augmentation: str = linear_augmentation("crop")
@@ -174,14 +170,12 @@ class Linear(LinearStage, ProtocolDeclaration):
 
 
 @dataclasses.dataclass(frozen=True)
-class Logistic(ProtocolDeclaration):
+class Logistic(_Classifier):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
     implementation = "tf_contrastive.evaluation.logistic:measure"
     prefix = "logistic_"
     shared = ("validation_fraction", "seed")
-    needs_labels = True
-    learns = True
 
     penalties: int = _option(
         45, "log-spaced penalties to try", minimum=1, maximum=10_000
@@ -219,7 +213,7 @@ FINE_TUNING = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Finetune(ProtocolDeclaration):
+class Finetune(_Classifier):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
     implementation = "tf_contrastive.evaluation.finetune:measure"
@@ -233,8 +227,6 @@ class Finetune(ProtocolDeclaration):
         # The baseline is the untrained encoder, fine-tuned.
         "scratch": False,
     }
-    needs_labels = True
-    learns = True
 
     fractions: tuple[float, ...] = option(
         (0.01, 0.1, 1.0),
@@ -272,8 +264,7 @@ class Finetune(ProtocolDeclaration):
             raise UserError(
                 f"{arg('finetune_epochs', self.epochs)} for"
                 f" {arg('finetune_fractions', self.fractions)}: set one"
-                " number"
-                f" for all, or {fractions}"
+                f" number for all, or {fractions}"
             )
 
     @classmethod
@@ -304,7 +295,7 @@ class Transfer(ProtocolDeclaration):
         choices=SUITES,
     )
     methods: tuple[str, ...] = option(
-        tuple(METHODS),
+        METHODS,
         "comma-separated: linear (logistic regression on the frozen encoder),"
         " finetune, scratch (training a random encoder)",
         choices=METHODS,
@@ -353,7 +344,7 @@ class Transfer(ProtocolDeclaration):
 
 
 @dataclasses.dataclass(frozen=True)
-class Robustness(ProtocolDeclaration):
+class Robustness(_Classifier):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
     implementation = "tf_contrastive.evaluation.robustness:measure"
@@ -366,8 +357,6 @@ class Robustness(ProtocolDeclaration):
         "corruptions": "gaussian_noise,defocus_blur,contrast",
         "examples": 2000,
     }
-    needs_labels = True
-    learns = True
 
     classifier: str = option(
         "auto",
@@ -398,13 +387,11 @@ class _OfViews(ProtocolDeclaration):
     smallest: ClassVar = {"test": 2}
 
 
-class Separation(ProtocolDeclaration):
+class Separation(_Classifier):
     """Margins between classes (SINCERE, section 4.1)."""
 
     implementation = "tf_contrastive.evaluation.separation:measure"
     version = 2
-    needs_labels = True
-    learns = True
 
 
 class KLBound(_OfViews):

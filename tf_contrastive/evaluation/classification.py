@@ -100,19 +100,13 @@ def prototype(
     return accuracies(scores, labels)
 
 
-class LinearMeasurement(Measurement):
-    """`loss` is the mean training loss of the last epoch, in nats."""
-
-    loss: float
-
-
 def linear_probe(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
     **options: Any,
-) -> LinearMeasurement:
+) -> Measurement:
     """Accuracy of softmax regression trained on frozen embeddings.
 
     Arrays are as in `knn`, but not normalized; options: see `fit_linear`.
@@ -277,18 +271,10 @@ def measure_linear(
     features: Sequence[str],
     **hyperparameters: Any,
 ) -> Iterator[tuple[str, Part]]:
-    """The protocol `linear`: softmax regression on frozen embeddings.
-
-    Results: "" of the features h, "z" of the projections. Hyperparameters: see
-    `_measure_linear`.
-    """
+    """The protocol `linear`: "" of the features h, "z" of the projections."""
+    part = functools.partial(_measure_linear, context, **hyperparameters)
     for space in features:
-        yield (
-            _variant(space),
-            functools.partial(
-                _measure_linear, context, space, **hyperparameters
-            ),
-        )
+        yield _variant(space), functools.partial(part, space)
 
 
 def _measure_linear(
@@ -366,16 +352,12 @@ def _measure_linear(
         views=views_of(None),
         observer=context.observer if space == "h" else None,
     )
-    # Multi-hot labels have a sigmoid for each class: another chance level.
-    is_one_hot = labels.ndim == 1
-    chance_level = np.log(train_labels.max() + 1) if is_one_hot else np.inf
+    chance_level = np.log(train_labels.max() + 1)
     if probe["loss"] > chance_level:
         terminal.warning(
             "the linear classifier has not trained: its loss"
             f" {probe['loss']:.3g} is above chance level, {chance_level:.3g};"
-            " change"
-            f" {errors.arg('linear_learning_rate')} or"
+            f" change {errors.arg('linear_learning_rate')} or"
             f" {errors.arg('linear_optimizer')}"
         )
-    probe["metrics"] = {"loss": probe["loss"], **selection}
-    return probe
+    return {**probe, "metrics": {"loss": probe["loss"], **selection}}

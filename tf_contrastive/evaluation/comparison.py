@@ -94,8 +94,8 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
         )
     warnings = []
     for name, hits in ((a, hits_a), (b, hits_b)):
-        about = [hits[row["protocol"], row["variant"]].about for row in rows]
-        steps = {facts["checksum"]: facts["step"] for facts in about}
+        compared = [hits[row["protocol"], row["variant"]].about for row in rows]
+        steps = {facts["checksum"]: facts["step"] for facts in compared}
         if len(steps) > 1:
             listed = ", ".join(f"step {steps[x]}, {x[:12]}" for x in steps)
             warnings.append(

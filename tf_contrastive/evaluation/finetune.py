@@ -114,7 +114,7 @@ def train(
         regression of the labels.
 
     Raises:
-      UserError: if there is no copy to train.
+      UserError: if there are no weights to train, or too few labels.
       DivergedError: if the loss or a weight is not finite.
     """
     strategy = context.subject.strategy

@@ -157,12 +157,10 @@ def local_clusters(
 
 
 def measure(context: EvaluationContext, *, seed: int) -> Measurement:
-    """Clusters local features of random test images; no labels are needed.
+    """Clusters local features, and pixels, of random test images.
 
-    Returns:
-      A measurement: metrics "explained_<layer>_<k>" (fraction of the variance
-      between clusters, mean over images) for each layer and for "pixels"; a
-      plot for each image.
+    Metrics "explained_<layer>_<k>" are the fraction of the variance between k
+    clusters, mean over images.
     """
     inner = local_features(
         context.subject.encoder,

@@ -78,6 +78,7 @@ class Measurement(TypedDict, total=False):
 
     top1: float
     top5: float
+    loss: float  # Mean training loss of the last epoch, in nats.
     metrics: dict[str, Any]  # Numbers, lists of numbers, or None.
     predictions: np.ndarray  # Int [n], class ids.
     correct: np.ndarray  # For each scored example, bool or a fraction [n].

@@ -19,13 +19,13 @@ from tf_contrastive import classifiers, datasets
 from tf_contrastive.base.errors import arg
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset import facts
-from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation import (
     classification,
     classification_metrics,
     figures,
     statistics,
 )
+from tf_contrastive.evaluation.classification_metrics import SEVERITIES
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.corruptions import CORRUPTIONS, corrupt_batch
 from tf_contrastive.evaluation.report import Measurement
@@ -182,6 +182,7 @@ def _classifier(
 
     `linear` has the options of a linear classifier; k neighbours vote.
     """
+    scores: Callable[[np.ndarray], classifiers.Scores]
     if name == "head":
         scores = functools.partial(classification.head_scores, context)
     else:

@@ -4,7 +4,7 @@ The protocol `separation`: margins per class and neighbour histograms of Feeney
 and Hughes 2024 (SINCERE), section 4.1 and figure 2.
 """
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -103,22 +103,14 @@ def separation_margin(
     }
 
 
-class NeighborHistograms(TypedDict):
-    """Fractions [bins] that sum to 1; zeros and NaN without any value."""
-
-    edges: np.ndarray  # [bins + 1]
-    target: np.ndarray
-    noise: np.ndarray
-    target_median: float
-    noise_median: float
-
-
 def neighbor_histograms(
     target: np.ndarray, noise: np.ndarray, bins: int = HISTOGRAM_BINS
-) -> NeighborHistograms:
+) -> dict[str, Any]:
     """Histograms of the cosines of `separation_margin`, float [n].
 
     NaN is ignored; values outside of [-0.1, 1] go into the first or last bin.
+    Returns {"edges" [bins + 1], "target", "noise" (fractions [bins]),
+    "target_median", "noise_median"}; zeros and NaN without any value.
     """
     edges = np.linspace(*HISTOGRAM_RANGE, bins + 1)
 

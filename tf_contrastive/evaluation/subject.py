@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, exporting
-from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.embedding import Embedder, MakeBatches
 
@@ -136,23 +135,16 @@ class Subject:
 
         It has the weights under evaluation, or random ones; it maps images
         [n, S, S, K] to h [n, D], with `training=`, `variables` and
-        `trainable_variables`, made in the strategy's scope. Raises `UserError`
-        if there is no way to make one (an export has no random weights).
+        `trainable_variables`, made in the strategy's scope.
         """
-        if self.make_encoder is None or not self.has_new_encoder(trained):
-            kind = "trainable" if trained else "random"
-            raise errors.UserError(
-                f"this encoder has no {kind} copy: set {errors.arg('workdir')}"
-                " to a run"
-            )
+        assert self.make_encoder is not None  # See `has_new_encoder`.
         with self.strategy.scope():
             return self.make_encoder(trained)
 
     def has_new_encoder(self, trained: bool = True) -> bool:
-        """Whether `new_encoder` can make such an encoder."""
-        return self.make_encoder is not None and (
-            trained or self.run is not None
-        )
+        """Whether there is a way to make one; exports have no random ones."""
+        has_weights = trained or self.run is not None
+        return self.make_encoder is not None and has_weights
 
     def embed(self, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
         """Embeds batches of (images [b, S, S, K], labels [b]).

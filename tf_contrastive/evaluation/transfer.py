@@ -16,7 +16,7 @@ import numpy as np
 
 from tf_contrastive import classifiers, datasets
 from tf_contrastive.base import errors
-from tf_contrastive.config.transfer import METHODS, SUITES, Target
+from tf_contrastive.config.transfer import SUITES, Target
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.datasets.source import in_memory
 from tf_contrastive.evaluation import (
@@ -53,7 +53,8 @@ def measure(
     batch_size: int,
     validation_fraction: float,
     seed: int,
-    **grids: dict[str, Any],
+    grid: dict[str, Any],
+    scratch_grid: dict[str, Any],
 ) -> Iterator[tuple[str, Part]]:
     """Scores the encoder on each dataset that is prepared.
 
@@ -79,12 +80,12 @@ def measure(
                 data.labels("train"), validation_fraction, seed
             )
         for method in methods:
-            tuning = METHODS[method]
-            if not tuning:
+            trained = method != "scratch"
+            if method == "linear":
                 part = functools.partial(
                     _linear, frozen, target, held_out, seed
                 )
-            elif not subject.has_new_encoder(tuning.trained):
+            elif not subject.has_new_encoder(trained):
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
             else:
@@ -93,10 +94,10 @@ def measure(
                     tuned,
                     target,
                     held_out,
-                    grids[tuning.grid],
+                    grid if trained else scratch_grid,
                     batch_size,
                     seed,
-                    trained=tuning.trained,
+                    trained=trained,
                 )
             yield f"{name} {method}", part
     if skipped:
@@ -179,32 +180,44 @@ def _linear(
         seed=seed,
         log=other.log,
     )
-    metrics = {"penalty": result["penalty"]}
-    return _with_score(other, target, result, metrics)
+    scores = classifiers.Scores(result["scores"], result["classes"])
+    return _measured(other, target, scores, {"penalty": result["penalty"]})
 
 
-def _with_score(
+def _measured(
     other: EvaluationContext,
     target: Target,
-    part: Measurement,
+    scores: classifiers.Scores,
     metrics: Mapping[str, Any],
 ) -> Measurement:
-    """Adds the dataset's own score to a measurement."""
-    labels, metric = (
-        other.data.labels("test"),
-        classification.METRICS[target.metric],
-    )
-    by_class = labels if metric is classification.mean_per_class else None
+    """Returns the measurement of scores of test, by the dataset's metric."""
+    part: Measurement
+    own: dict[str, Any]
+    if target.multi_label:
+        present, counted = _label_sets(other, target, other.data.test)
+        predictions = scores.scores.argmax(axis=1)
+        labels = present.argmax(axis=1)
+        correct = present[np.arange(len(predictions)), predictions]
+        part = {"predictions": predictions, "correct": correct}
+        part["top1"] = float(correct.mean())
+        mean, precisions = mean_average_precision(
+            scores.scores, present, counted
+        )
+        own = {"score": mean, "precisions": precisions}
+    else:
+        labels = other.data.labels("test")
+        part = classification.accuracies(scores, labels)
+        metric = classification.METRICS[target.metric]
+        by_class = labels if metric is classification.mean_per_class else None
+        own = {
+            "score": metric(part["predictions"], labels),
+            "score_interval": statistics.interval(part["correct"], by_class),
+        }
     return {
         **part,
         "dataset": target.dataset,
         "labels": labels,
-        "metrics": {
-            "metric": target.metric,
-            "score": metric(part["predictions"], labels),
-            "score_interval": statistics.interval(part["correct"], by_class),
-            **metrics,
-        },
+        "metrics": {"metric": target.metric, **own, **metrics},
     }
 
 
@@ -266,10 +279,7 @@ def _finetune(
         "validation": validation,
         "losses": model.losses,
     }
-    if target.multi_label:
-        return _multi_label_part(other, target, scores.scores, metrics)
-    part = classification.accuracies(scores, other.data.labels("test"))
-    return _with_score(other, target, part, metrics)
+    return _measured(other, target, scores, metrics)
 
 
 # ---- Several classes per image -----------------------------------------------
@@ -301,18 +311,18 @@ def _multi_label_linear(
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
     present, counted = _label_sets(other, target, other.data.train)
     fit_rows = np.setdiff1d(np.arange(len(train)), held_out)
-    scores = _scores_along_path(
-        train[fit_rows], present[fit_rows], path, train[held_out]
-    )
     means = [
         mean_average_precision(at, present[held_out], counted[held_out])[0]
-        for at in scores
+        for at in _scores_along_path(
+            train[fit_rows], present[fit_rows], path, train[held_out]
+        )
     ]
     best = int(np.argmax(means))  # Of equal ones the highest penalty.
     # The whole path again, since each solution starts from the previous one.
     final = _scores_along_path(train, present, path[: best + 1], test)[-1]
     metrics = {"penalty": float(path[best]), "validation": means}
-    return _multi_label_part(other, target, final, metrics)
+    scores = classifiers.Scores(final, np.arange(final.shape[1]))
+    return _measured(other, target, scores, metrics)
 
 
 def _scores_along_path(
@@ -329,32 +339,6 @@ def _scores_along_path(
             logits = fit.logits(test)
             scores[row, :, column] = logits[:, 1] - logits[:, 0]
     return scores
-
-
-def _multi_label_part(
-    other: EvaluationContext,
-    target: Target,
-    scores: np.ndarray,
-    metrics: Mapping[str, Any],
-) -> Measurement:
-    """Returns the measurement of each class's scores [n, C] of test."""
-    present, counted = _label_sets(other, target, other.data.test)
-    mean, precisions = mean_average_precision(scores, present, counted)
-    predictions = scores.argmax(axis=1)
-    correct = present[np.arange(len(predictions)), predictions]
-    return {
-        "top1": float(correct.mean()),
-        "predictions": predictions,
-        "correct": correct,
-        "dataset": target.dataset,
-        "labels": present.argmax(axis=1),
-        "metrics": {
-            "metric": target.metric,
-            "score": mean,
-            "precisions": precisions,
-            **metrics,
-        },
-    }
 
 
 def mean_average_precision(

@@ -70,10 +70,7 @@ def choose(
 def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     """Maps test embeddings; without labels, in one colour.
 
-    Returns:
-      A measurement: metrics "divergence_h" and "divergence_z" (nats) and
-      "images"; a plot of both maps; arrays "tsne_h", "tsne_z" [n, 2],
-      "tsne_rows" [n] (of the test split) and "tsne_labels" [n].
+    Divergences are in nats, "tsne_rows" are rows of the test split.
     """
     h, labels = context.embeddings("test")
     rows = choose(labels, CLASSES, EXAMPLES, seed)
