@@ -108,5 +108,5 @@ def test_labels_that_are_not_here_are_an_error_that_says_what_to_do(data_dir):
         assert word in protocols.missing("finetune", context)
     with pytest.raises(errors.UserError, match="imagenet2012_subset/10pct"):
         protocols.run(context, ["finetune"])
-    whole = _context(data_dir, finetune_fractions="1")
+    whole = _context(data_dir, finetune_fractions="1", finetune_epochs="1")
     assert protocols.missing("finetune", whole) is None

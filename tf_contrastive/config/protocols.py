@@ -23,6 +23,7 @@ from tf_contrastive.config.views import augmentation_name
 
 # Options that few set are given in one flag, PROTOCOL_options=KEY=VALUE,...
 _option = functools.partial(option, family="options")
+_grid = functools.partial(_option, check=distinct)
 
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
@@ -69,12 +70,6 @@ class ProtocolDeclaration:
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
-
-    @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the command's options that the given ones set."""
-        scaled = cls.cpu if given.get("scale") == "cpu" else {}
-        return {f"{cls.prefix}{name}": value for name, value in scaled.items()}
 
 
 # ---- Classifiers -------------------------------------------------------------
@@ -267,15 +262,6 @@ class Finetune(_Classifier):
                 f" number for all, or {fractions}"
             )
 
-    @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the command's options that the given ones set."""
-        preset = super().presets(given)
-        if "finetune_fractions" in given:
-            # One number fits any number of fractions: that for 10 %.
-            preset["finetune_epochs"] = "30"
-        return preset
-
 
 @dataclasses.dataclass(frozen=True)
 class Transfer(ProtocolDeclaration):
@@ -306,32 +292,28 @@ class Transfer(ProtocolDeclaration):
     steps: int = _option(
         20_000, "fine-tuning steps at each point of the grid", minimum=1
     )
-    learning_rates: tuple[float, ...] = _option(
+    learning_rates: tuple[float, ...] = _grid(
         (1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1),
         "comma-separated learning rates of the fine-tuning grid",
         above=0.0,
-        check=distinct,
     )
-    weight_decays: tuple[float, ...] = _option(
+    weight_decays: tuple[float, ...] = _grid(
         (0.0, 1e-6, 3.16e-6, 1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3),
         "comma-separated weight decays of the fine-tuning grid, each divided"
         " by the learning rate",
-        check=distinct,
     )
     scratch_steps: int = _option(
         40_000, "steps of training a random encoder", minimum=1
     )
-    scratch_learning_rates: tuple[float, ...] = _option(
+    scratch_learning_rates: tuple[float, ...] = _grid(
         (1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1, 0.316, 1.0),
         "comma-separated learning rates of the grid for a random encoder",
         above=0.0,
-        check=distinct,
     )
-    scratch_weight_decays: tuple[float, ...] = _option(
+    scratch_weight_decays: tuple[float, ...] = _grid(
         (1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2),
         "comma-separated weight decays of the grid for a random encoder, each"
         " divided by the learning rate",
-        check=distinct,
     )
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -153,18 +153,16 @@ class EvaluationContext:
     ) -> SharedBatches:
         """Returns an endless stream of training images, one view per epoch.
 
+        Batches of (images float32 [b, S, S, K], labels int32 [b]); an epoch has
+        whole batches only.
+
         Args:
           source: the images.
-          augmentation: policy; "none": the images unchanged, in another order
-            each epoch.
+          augmentation: policy; "none": unchanged, in another order each epoch.
           batch_size: images per batch, at most the number of images.
           rows: int [m], increasing: examples to use; None: all.
           seed: seed of order and views.
           start_step: first batch of the stream.
-
-        Returns:
-          Batches of (images float32 [b, S, S, K], labels int32 [b]); an epoch
-          has whole batches only.
         """
         maker = self._view_maker(source, augmentation, 1)
         source = source if rows is None else source.select(rows)

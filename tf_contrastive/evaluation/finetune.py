@@ -266,15 +266,10 @@ def select_recipe(
 ) -> tuple[Recipe, list[float | None]]:
     """Selects the recipe with the best score on a held-out part of train.
 
-    Args:
-      context, trained, label_sets: see `train`.
-      held_out: rows of train to select on.
-      recipes: candidates; a single one is returned without training.
-      score: the score.
-
-    Returns:
-      (the best recipe, of equal ones the first; the score of each, None where
-      the training diverged). Raises `DivergedError` if all of them diverge.
+    `held_out` are its rows; other arguments: see `train`. A single recipe is
+    returned without training. Returns (the best one, of equal ones the first;
+    the score of each, None where the training diverged). Raises `DivergedError`
+    if all of them diverge.
     """
     if len(recipes) == 1:
         return recipes[0], []

@@ -42,15 +42,9 @@ def local_features(
 ) -> LocalFeatures:
     """Finds the last layer at each of the `LAYERS` coarsest resolutions.
 
-    Args:
-      encoder: images float32 [n, side, side, channels] -> [n, D], a functional
-        Keras model.
-      side, channels: of the encoder's images.
-      scale: factor of the side, of models that take other images than their
-        own.
-
-    Raises:
-      UserError: if the encoder has no layer with more than one place.
+    The encoder maps images [n, side, side, channels]; they have `scale` times
+    this side if it takes others than its own. Raises `UserError` unless it is a
+    functional Keras model with a layer of more than one place.
     """
     features = None
     if isinstance(encoder, tf.keras.Model) and encoder.inputs:
@@ -124,11 +118,8 @@ def local_clusters(
     """Groups the places of a map [h, w, F] by K-means on their features.
 
     At most as many `clusters` as places are used. `normalize` l2-normalises;
-    gray pixels differ only in length.
-
-    Returns:
-      (cluster int [h, w], numbered by first appearance; fraction of the
-      features' variance between clusters, 0 to 1).
+    gray pixels differ only in length. Returns (cluster int [h, w], numbered by
+    first appearance; fraction of the features' variance between clusters).
     """
     import threadpoolctl
     from sklearn import cluster, exceptions

@@ -20,20 +20,11 @@ def tsne(
     perplexity: float = PERPLEXITY,
     seed: int = Evaluation.seed,
 ) -> tuple[np.ndarray, float]:
-    """Maps embeddings to the plane so that neighbours stay neighbours.
+    """Maps embeddings [n, D] to the plane so that neighbours stay neighbours.
 
-    Args:
-      embeddings: float [n, D], n at least 4.
-      perplexity: effective number of neighbours, lowered to a third of n.
-      seed: of the optimisation.
-
-    Returns:
-      (places float32 [n, 2], the remaining divergence in nats).
-
-    Raises:
-      UserError: for NaN.
-
-    Van der Maaten and Hinton 2008.
+    n is at least 4; the perplexity, the effective number of neighbours, is at
+    most a third of n. Returns (places float32 [n, 2], the remaining divergence
+    in nats). Van der Maaten and Hinton 2008.
     """
     import threadpoolctl
     from sklearn import manifold

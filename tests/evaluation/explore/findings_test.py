@@ -117,13 +117,3 @@ def test_planted_wrong_labels_are_the_first_suspects():
     none = np.zeros([0, 2], int)
     votes = findings.vote(given, images, found.rows, none)
     assert {*votes.suspects(given)[:20]} == {*range(20)}
-
-
-def test_outliers_are_far_from_their_nearest():
-    h, _ = blobs.blobs(50, spread=0.1)
-    h[17] = -h.sum(0)
-    order, scores = findings.outliers(findings.neighbors(h, 3).cosines)
-    assert order[0] == 17
-    cosines = np.sort(_cosines(h), axis=1)[:, ::-1][:, 1:4].mean(1)
-    np.testing.assert_allclose(scores, np.sort(cosines), atol=1e-6)
-    np.testing.assert_array_equal(order, np.argsort(cosines, kind="stable"))

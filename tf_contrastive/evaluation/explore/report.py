@@ -24,19 +24,11 @@ def explore(
 ) -> dict[str, Any]:
     """Finds neighbours, copies, suspects and outliers, and makes a map.
 
-    Args:
-      title: names the images and the encoder.
-      splits: images without common ones, embedded by one encoder.
-      options: what is looked for.
-      queries: images from elsewhere.
-
-    Returns:
-      The content of explore.json. All images are in `neighbors`, in the order
-      of the splits, and an `id` is a place there.
-
-    Raises:
-      UserError: for splits of other classes, or fewer than two different
-        images.
+    The splits have no common images, and all are embedded by one encoder;
+    `queries` are images from elsewhere. Returns the content of explore.json:
+    all images are in `neighbors`, in the order of the splits, and an `id` is a
+    place there. Raises `UserError` for splits of other classes, or fewer than
+    two different images.
     """
     h = np.concatenate([split.embeddings for split in splits])
     labels, classes = _classes(splits)
@@ -63,7 +55,8 @@ def explore(
             nearest.rows[:, :_CANDIDATES],
             options.near_correlation,
         )
-    far, scores = findings.outliers(cosines)
+    scores = cosines.astype(np.float64).mean(axis=1)
+    far = np.argsort(scores, kind="stable")
 
     def scored(rows: np.ndarray, cosines: np.ndarray) -> list[dict[str, Any]]:
         pairs = zip(distinct.rows[rows].tolist(), cosines.tolist(), strict=True)
@@ -79,8 +72,8 @@ def explore(
 
     exact = [copies(rows) for rows in findings.groups(distinct.place)]
     near = [
-        copies(rows) | {"correlation": likeness}
-        for rows, likeness in _near_groups(pairs, distinct)
+        copies(rows) | {"correlation": float(correlation)}
+        for rows, correlation in _near_groups(pairs, distinct)
     ]
     exact.sort(key=lambda x: (not x["across_splits"], not x["classes_differ"]))
     near.sort(key=lambda x: (not x["across_splits"], -x["correlation"]))
@@ -92,7 +85,7 @@ def explore(
         "near_correlation": options.near_correlation,
         "exact_duplicates": exact,
         "near_duplicates": near,
-        "outliers": scored(far, scores),
+        "outliers": scored(far, scores[far]),
         "queries": [],
     }
     if queries:
@@ -178,18 +171,14 @@ def _items(
 def _near_groups(
     pairs: Pairs, distinct: findings.Distinct
 ) -> list[tuple[np.ndarray, float]]:
-    """Returns (rows, least likeness of a pair) of groups of near copies."""
+    """Returns (rows, least correlation of a pair) of groups of near copies."""
     near = findings.components(len(distinct.rows), pairs.first, pairs.second)
     least = np.full([near.max() + 1], np.inf)
     np.minimum.at(least, near[pairs.first], pairs.correlations)
-    groups = findings.groups(near[distinct.place])
-    likeness = [float(least[near[distinct.place[rows[0]]]]) for rows in groups]
+    near = near[distinct.place]
+    found = [(rows, least[near[rows[0]]]) for rows in findings.groups(near)]
     # Groups of exact copies alone have no pair.
-    return [
-        (rows, value)
-        for rows, value in zip(groups, likeness, strict=True)
-        if np.isfinite(value)
-    ]
+    return [group for group in found if np.isfinite(group[1])]
 
 
 def _search(
