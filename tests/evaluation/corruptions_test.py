@@ -86,13 +86,10 @@ def test_the_same_seed_makes_the_same_image(name):
 
 def test_an_image_s_corruption_does_not_depend_on_batches():
     photos = _photos(32, 6)
-    whole = corruptions.corrupt_batch(photos, "gaussian_noise", 2, 0)
-    parts = [
-        corruptions.corrupt_batch(
-            photos[start:stop], "gaussian_noise", 2, start
-        )
-        for start, stop in ((0, 4), (4, 6))
-    ]
+    whole, *parts = (
+        corruptions.corrupt_batch(photos[i:j], "gaussian_noise", 2, i)
+        for i, j in ((0, 6), (0, 4), (4, 6))
+    )
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert (whole[0] != whole[1]).any()
 

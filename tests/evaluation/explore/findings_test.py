@@ -106,14 +106,3 @@ def test_votes_equal_a_slow_count(seed, monkeypatch):
     assert ranks == sorted(ranks)
     wins = (winner == labels)[~np.isnan(missing)]
     assert votes.agreement(labels) == wins.mean()
-
-
-def test_planted_wrong_labels_are_the_first_suspects():
-    h, labels = blobs.blobs(400, spread=0.3)
-    given = labels.copy()
-    given[:20] = (given[:20] + 1) % 4
-    images = findings.distinct(np.arange(400))
-    found = findings.neighbors(h, findings.usual_votes(400, 4))
-    none = np.zeros([0, 2], int)
-    votes = findings.vote(given, images, found.rows, none)
-    assert {*votes.suspects(given)[:20]} == {*range(20)}
