@@ -259,7 +259,7 @@ class Finetune(_Classifier):
             raise UserError(
                 f"{arg('finetune_epochs', self.epochs)} for"
                 f" {arg('finetune_fractions', self.fractions)}: set one"
-                f" number for all, or {fractions}"
+                " number for all, or one for each"
             )
 
 
