@@ -44,7 +44,7 @@ def test_classes_are_predicted_only_from_features_that_hold_them():
     informative = noise + 3 * np.eye(6)[kinds]
     for rows, low, high in ((informative, 0.85, 1.0), (noise, 0.15, 0.35)):
         scores = transformations.predict(
-            rows[:600], kinds[:600], rows[600:], kinds[600:], hidden=32
+            rows[:600], kinds[:600], rows[600:], kinds[600:]
         )
         assert low < scores["top1"] < high
         assert scores["chance"] == pytest.approx(0.25, abs=0.06)
