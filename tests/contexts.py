@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,15 @@ def changed(context, **given):
 
 
 def measure(protocol, context, **changed):
-    """Measures by a protocol, with the options' hyperparameters or others."""
+    """Measures by a protocol, with the options' hyperparameters or others.
+
+    Returns a measurement, or those of each variant.
+    """
     given = context.options.hyperparameters(protocol) | changed
-    return protocols.measure(context, protocol, **given)
+    measured = protocols.measure(context, protocol, **given)
+    if isinstance(measured, Iterator):
+        return {variant: part() for variant, part in measured}
+    return measured
 
 
 def check_plots(measurement):

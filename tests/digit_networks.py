@@ -17,7 +17,7 @@ FINETUNE = {
     "fractions": [0.1],
     "epochs": [15],
     "batch_size": 25,
-    "learning_rates": [0.5],
+    "learning_rate": 0.5,
     "augmentation": "none",
 }
 

@@ -48,12 +48,11 @@ def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
         bank, queries, 30, cosine=True
     )
     cosines = classifiers.normalize(queries) @ classifiers.normalize(bank).T
-    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :30]
+    expected = np.sort(cosines, axis=1)[:, ::-1][:, :30]
     assert rows[0, :2].tolist() == [5, 33]
-    np.testing.assert_allclose(
-        products, np.take_along_axis(cosines, expected, 1), rtol=1e-5, atol=1e-6
-    )
-    assert (rows == expected).mean() > 0.99
+    np.testing.assert_allclose(products, expected, rtol=1e-5, atol=1e-6)
+    found = np.take_along_axis(cosines, rows, axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     [(products, _)] = classifiers.nearest_neighbors(bank, queries, 3)
     np.testing.assert_allclose(
         products[:, 0], (queries @ bank.T).max(axis=1), rtol=1e-5
@@ -72,10 +71,9 @@ def test_lengths_do_not_matter_to_cosines():
     test, _ = blobs.blobs(20, seed=1)
     expected = classifiers.knn(train, labels, test, 3)
     lengths = np.logspace(-30, 30, 50, dtype=np.float32)[:, np.newaxis]
-    found = classifiers.knn(train * lengths, labels, test * 1e25, 3)
-    np.testing.assert_array_equal(found, expected)
-    found = classifiers.knn(train, labels, test * np.float32(1e-30), 3)
-    np.testing.assert_array_equal(found, expected)
+    for factor in (np.float32(1e25), np.float32(1e-30)):
+        found = classifiers.knn(train * lengths, labels, test * factor, 3)
+        np.testing.assert_array_equal(found, expected)
     zero = np.zeros([1, 8], np.float32)
     np.testing.assert_array_equal(classifiers.normalize(zero), zero)
 
@@ -92,12 +90,8 @@ def test_lengths_do_not_matter_to_cosines():
         ({"test_embeddings": np.ones([1, 5])}, "2 features .* 5"),
         ({"test_embeddings": np.ones([0, 2])}, "at least one"),
         ({"k": 0}, "k="),
-        ({"k": (1, 0)}, "k="),
-        ({"k": ()}, "k="),
         ({"k": "5"}, "k=5: use whole numbers"),
         ({"k": 2.5}, "k="),
-        ({"k": True}, "k="),
-        ({"k": None}, "k="),
         ({"k": (1, 4)}, "k=.* 3 training examples"),
     ],
 )

@@ -1,5 +1,6 @@
 """`evaluate` as a command: records, comparisons, watching a running job."""
 
+import functools
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import comparison
+from tf_contrastive.evaluation import comparison, scoring
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.report import (
     Report,
@@ -101,11 +102,21 @@ def _write_digits(folder, images):
 
 
 @pytest.mark.slow
-def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
+def test_a_folder_without_a_test_split_needs_a_fraction(run, tmp_path):
     _write_digits(tmp_path / "images", datasets.load("digits", "train")[0])
     name = f"folder:{tmp_path}/images"
-    _evaluate(workdir=str(run), dataset=name, protocols="knn", untrained=False)
-    assert "scoring 20%" in caplog.text
+    given = {"workdir": str(run), "dataset": name, "protocols": "knn"}
+    with pytest.raises(errors.AbsentSplitError, match="test_fraction"):
+        _evaluate(**given)
+    given["test_fraction"] = 0.2
+    # A run that learned the labels of all of them.
+    config = checkpoints.load_run(str(run)).config
+    learned = checkpoints.Run(fields.replace(config, dataset=name), {}, "", 0)
+    with pytest.raises(errors.UserError, match="287 image"):
+        scoring.open_setting(
+            _options(**given), tf.distribute.get_strategy(), learned
+        )
+    _evaluate(**given, untrained=False)
     stored = np.load(run / "evaluation" / "trained-knn.npz")
     right, *_ = (stored[name] for name in stored if name.endswith("correct"))
     assert len(right) == pytest.approx(1437 / 5, abs=5)
@@ -147,13 +158,16 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
 
 
 def _stub(monkeypatch, name, *measurements):
-    """Lets a protocol yield these variants' measurements, or raise them."""
+    """Lets a protocol have these variants' measurements, or raise them."""
+
+    def measured(result):
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def measure(context, **_):
         for variant, result in measurements:
-            if isinstance(result, BaseException):
-                raise result
-            yield variant, result
+            yield variant, functools.partial(measured, result)
 
     # The function is found from the declaration.
     monkeypatch.setattr(sys.modules[__name__], "stub", measure, raising=False)
@@ -275,14 +289,12 @@ class _Labelled:
 
     def __init__(self, split="test", value=0.0):
         images = np.zeros([60, 8, 8, 3], np.uint8)
-        test = datasets.from_arrays(images, split=split)
+        labels = np.arange(60) % 4
+        test = datasets.from_arrays(images, labels, split=split)
         self.data = Data(test, test)
         encoder = tf.Module()
         encoder.weight = tf.Variable(value)
         self.subject = Subject(encoder)
-
-    def labels(self, split):
-        return np.arange(60) % 4
 
 
 def _add(folder, context, parts, protocol="p", step=1):
@@ -291,7 +303,8 @@ def _add(folder, context, parts, protocol="p", step=1):
     report = Report(str(folder), facts | {"scale": "cpu", "step": step})
     facts = {"protocol": protocol, "version": "1", "hyperparameters": {}}
     report.begin(embedding.checksum(context.subject.encoder), {})
-    report.add(context, facts, parts, 1.0)
+    for variant, part in parts.items():
+        report.add(context, facts | {"variant": variant}, part, 1.0)
 
 
 def _record(folder, *, protocol="p", part=None, subject=None, **hits):

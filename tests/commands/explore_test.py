@@ -121,7 +121,7 @@ def _of_arrays(h, labels=None, names=None, **options):
     pixels = random.integers(0, 256, [len(h), 8, 8, 3], np.uint8)
     source = datasets.from_arrays(pixels, labels, names, unlabelled=True)
     options = fields.replace(Exploration(), map="pca", **options)
-    split = images.of_source(source, h.astype(np.float32))
+    split = images.Split(source, h.astype(np.float32))
     found = report.explore("arrays", [split], options)
     return found, pages.write(found, [split], options.listed)
 

@@ -133,8 +133,8 @@ def _check_finetuning(workdir, folder):
     results = []
     for name, cluster in (("one", [{}]), ("two", None)):
         words = ("--protocols=finetune", "--scale=cpu", "--nountrained")
-        words += ("--finetune_fractions=0.1", f"--workdir={workdir}")
-        words += (f"--output_dir={folder / name}",)
+        words += ("--finetune_fractions=0.1", "--finetune_epochs=30")
+        words += (f"--workdir={workdir}", f"--output_dir={folder / name}")
         _finish(processes.small("evaluate", *words), cluster=cluster)
         report = json.loads((folder / name / "evaluation.json").read_text())
         results += report["results"]

@@ -8,9 +8,8 @@ import tensorflow as tf
 from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation import corruptions
-from tf_contrastive.evaluation.corruptions import blur
+from tf_contrastive.evaluation.classification_metrics import SEVERITIES
 
 _TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
 
@@ -48,20 +47,6 @@ def test_images_are_those_of_tensorflow_datasets(name, severity):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("side", [96, 224, 300])
-def test_fog_is_that_of_imagenet_c(side):
-    """TensorFlow Datasets cuts it from noise of 512 pixels, not of 256."""
-    from tensorflow_datasets.image_classification import corruptions as theirs
-
-    image = _PHOTO[:side, :side] / 255
-    np.random.seed(7)
-    cloud = theirs.plasma_fractal(512 if side > 256 else 256, 1.7)
-    foggy = image + 2.5 * cloud[:side, :side, np.newaxis]
-    expected = np.clip(foggy * image.max() / (image.max() + 2.5), 0, 1)
-    found = corruptions.corrupt(_PHOTO[:side, :side], "fog", 3, 7, "imagenet")
-    np.testing.assert_array_equal(found, np.around(255 * expected))
-
-
 @pytest.mark.parametrize(
     ("levels", "scale"), [("imagenet", 0.3), ("cifar", 0.75)]
 )
@@ -75,30 +60,17 @@ def test_pixelate_has_pillow_s_box_filter(levels, scale):
 
 
 def test_ports_are_what_opencv_and_scikit_image_make():
-    # Made by TensorFlow Datasets' code with both installed, from the same
-    # seeds: `image`, and NAME_SEVERITY for each.
+    # Made by TensorFlow Datasets' code with both installed: `image`, and
+    # NAME_SEVERITY for each.
     with np.load(os.path.join(_TESTDATA, "corruptions.npz")) as file:
         golden = dict(file)
     image = golden.pop("image")
-    assert len(golden) >= 20
+    assert len(golden) >= 10
     for key, expected in golden.items():
         name, _, severity = key.rpartition("_")
         found = corruptions.corrupt(image, name, int(severity), 7, "imagenet")
         error = np.abs(found.astype(int) - expected)
         assert (error <= 1).mean() > 0.999, key
-
-
-def test_motion_runs_along_a_line_with_imagemagick_s_weights():
-    dot = np.zeros([41, 41, 3], np.uint8)
-    dot[20, 20] = 255
-    made = blur.move(dot[..., 0], 6, 1.5, 0.0) * 255
-    # The image is dragged: what is at x shows at x, x - 1, ...
-    weights = np.exp(-(np.arange(13) ** 2) / (2 * 1.5**2))
-    expected = np.around(255 * weights / weights.sum())
-    np.testing.assert_array_equal(made[20, 20:7:-1], expected)
-    assert made.sum() == expected.sum()
-    down = blur.move(dot[..., 0], 6, 1.5, 90.0) * 255
-    np.testing.assert_array_equal(down, made.T)
 
 
 @pytest.mark.parametrize("name", corruptions.CORRUPTIONS)
@@ -107,28 +79,17 @@ def test_the_same_seed_makes_the_same_image(name):
     state = np.random.get_state()[1].copy()
     made = [corruptions.corrupt(photo, name, 3, seed) for seed in (5, 5, 6)]
     np.testing.assert_array_equal(made[0], made[1])
-    fixed = {
-        "defocus_blur",
-        "zoom_blur",
-        "brightness",
-        "contrast",
-        "pixelate",
-        "jpeg_compression",
-    }
-    assert (made[0] == made[2]).all() == (name in fixed)
+    assert (made[0] == made[2]).all() == ("noise" not in name)
     # Others' draws are left alone.
     np.testing.assert_array_equal(np.random.get_state()[1], state)
 
 
 def test_an_image_s_corruption_does_not_depend_on_batches():
     photos = _photos(32, 6)
-    whole = corruptions.corrupt_batch(photos, "gaussian_noise", 2, 0)
-    parts = [
-        corruptions.corrupt_batch(
-            photos[start:stop], "gaussian_noise", 2, start
-        )
-        for start, stop in ((0, 4), (4, 6))
-    ]
+    whole, *parts = (
+        corruptions.corrupt_batch(photos[i:j], "gaussian_noise", 2, i)
+        for i, j in ((0, 6), (0, 4), (4, 6))
+    )
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert (whole[0] != whole[1]).any()
 

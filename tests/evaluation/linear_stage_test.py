@@ -1,13 +1,13 @@
 """Runs of two stages: the encoder's own, then a classifier on it, frozen."""
 
 import contextlib
+import functools
 import io
 import json
 import os
 import shutil
 import signal
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import contexts
 import numpy as np
@@ -43,10 +43,6 @@ def _options(workdir, **changes):
 
 def _read(path):
     return json.loads(Path(path).read_text())
-
-
-def _points(workdir, tag):
-    return contexts.points(Path(workdir) / "events")[tag]
 
 
 def _classifier(workdir):
@@ -91,22 +87,6 @@ def _stage(result, workdir, **changes):
     return linear_stage.run(run.options, train, test, run.strategy)
 
 
-class _Usual(NamedTuple):
-    """The stage of the options as they are."""
-
-    workdir: Path
-    report: dict[str, Any]
-    classifier: dict[str, np.ndarray]
-
-
-@pytest.fixture(scope="module")
-def usual(first, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("usual") / "run"
-    shutil.copytree(first[0], workdir)
-    report = _stage(first[1], workdir)
-    return _Usual(workdir, report, _classifier(workdir))
-
-
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """A run of both stages: its folder, and what it says on stdout."""
@@ -127,9 +107,7 @@ def test_one_command_trains_and_tells_both_stages(both):
     top1, top5 = _scores(report)
     assert 0.2 < top1 < top5  # Chance is 0.1.
     rows = _read(workdir / "pretrain.json")
-    assert rows["steps"] == 8 and rows["loss"] > 0
     assert rows["linear_top1"] == round(top1, 4)
-    assert f"linear_top1           {round(top1, 4)}" in out
     (row,) = [x.split() for x in out.splitlines() if x.startswith("trained")]
     assert row[1] == "linear"
     # Of ten classes top-5 says little.
@@ -141,21 +119,10 @@ def test_one_command_trains_and_tells_both_stages(both):
 @pytest.mark.slow
 def test_the_linear_stage_leaves_the_run_as_it_was(first, both):
     found, expected = (
-        {
-            name: reader.get_tensor(name)
-            for name in reader.get_variable_to_shape_map()
-            if name.startswith("encoder/")
-        }
-        for reader in (
-            tf.train.load_checkpoint(str(workdir / "checkpoints"))
-            for workdir in (both[0], first[0])
-        )
+        embedding.checksum(checkpoints.load_encoder(checkpoints.load_run(x)))
+        for x in (str(both[0]), str(first[0]))
     )
-    assert len(expected) == 20
-    _assert_same(found, expected)
-    run = checkpoints.load_run(str(both[0]))
-    checksum = embedding.checksum(checkpoints.load_encoder(run))
-    assert _read(both[0] / "linear.json")["checksum"] == checksum
+    assert found == expected == _read(both[0] / "linear.json")["checksum"]
 
 
 @pytest.mark.slow
@@ -200,57 +167,44 @@ class _Killed(Exception):
     pass
 
 
+def _kill():
+    raise _Killed
+
+
 @pytest.mark.slow
-def test_a_stage_that_was_killed_goes_on_bit_for_bit(
-    first, begun, tmp_path, monkeypatch, capsys
+@pytest.mark.parametrize("how", ["killed", "signalled"])
+def test_a_stage_that_was_stopped_goes_on_bit_for_bit(
+    how, first, begun, tmp_path, monkeypatch, capsys
 ):
-    chosen = {
-        "linear_augmentation": "crop",
-        "linear_optimizer": "rmsprop",
-        "linear_learning_rate": 0.2,
-    }
+    chosen, stop, ending = {}, _kill, _Killed
+    if how == "killed":
+        chosen = {"linear_augmentation": "crop", "linear_optimizer": "rmsprop"}
+        chosen["linear_learning_rate"] = 0.2
+        monkeypatch.setattr(linear_stage, "_SAVE_SECONDS", 0.0)
+    else:
+        stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+        ending = errors.InterruptedRunError
     straight = shutil.copytree(begun, tmp_path / "straight")
     expected = _stage(first[1], straight, **chosen)
     follow = linear_stage.Progress.epoch
 
-    def kill(self, done, metrics):
-        # The third epoch is trained, and kept by nobody.
-        if done == 3:
-            raise _Killed
+    def stopped(self, done, metrics):
+        # A killed one has trained the third epoch, which nobody has kept.
+        if done == (3 if how == "killed" else 2):
+            stop()
         follow(self, done, metrics)
 
-    monkeypatch.setattr(linear_stage, "_SAVE_SECONDS", 0.0)
-    with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(linear_stage.Progress, "epoch", kill)
+    with monkeypatch.context() as patched, pytest.raises(ending) as ended:
+        patched.setattr(linear_stage.Progress, "epoch", stopped)
         _stage(first[1], begun, **chosen)
+    if how == "signalled":
+        assert "SIGTERM, saved at epoch 2 of the linear" in str(ended.value)
+        assert ended.value.status == errors.EXIT_RESUME
     assert not (begun / "linear.json").exists()
     found = _stage(first[1], begun, **chosen)
     assert "linear stage: resumed after epoch 2" in capsys.readouterr().err
     assert _scores(found) == _scores(expected)
     _assert_same(_classifier(begun), _classifier(straight))
-
-
-@pytest.mark.slow
-def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
-    follow = linear_stage.Progress.epoch
-
-    def signalled(self, done, metrics):
-        if done == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        follow(self, done, metrics)
-
-    with (
-        monkeypatch.context() as patched,
-        pytest.raises(
-            errors.InterruptedRunError,
-            match="SIGTERM, saved at epoch 2 of the linear stage: repeat",
-        ) as ended,
-    ):
-        patched.setattr(linear_stage.Progress, "epoch", signalled)
-        _stage(first[1], begun)
-    assert ended.value.status == errors.EXIT_RESUME
-    assert _scores(_stage(first[1], begun)) == _scores(usual.report)
-    _assert_same(_classifier(begun), usual.classifier)
     # Each epoch has its point, once.
-    steps = [step for step, _ in _points(begun, "linear/loss")]
-    assert sorted(steps) == [4 * n for n in range(1, 7)]
+    points = contexts.points(begun / "events")["linear/loss"]
+    assert sorted(step for step, _ in points) == [4 * n for n in range(1, 7)]

@@ -58,20 +58,6 @@ def test_a_fit_reaches_scikit_learn_s_objective(data, penalty):
     np.testing.assert_allclose(ours, probabilities, atol=5e-3)
 
 
-def test_a_warm_path_ends_where_cold_fits_end():
-    x, y = _blobs(300)
-    problem = logistic.Problem(x, y, 4)
-    path = logistic.path_of(12)
-    warm = logistic.fit_path(problem, path)
-    cold = [problem.solve(penalty) for penalty in path]
-    np.testing.assert_allclose(
-        [fit.objective for fit in warm],
-        [fit.objective for fit in cold],
-        rtol=1e-5,
-    )
-    assert sum(f.steps for f in warm) < sum(f.steps for f in cold)
-
-
 def test_separable_data_at_the_lowest_penalty():
     # The loss goes to nearly nothing, which a sum of 1 - 1 could not show.
     x, y = _blobs(60, features=30, spread=0.1)

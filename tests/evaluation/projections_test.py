@@ -93,29 +93,23 @@ def test_task_does_not_depend_on_blocks_or_order(monkeypatch):
     assert small_batches["entropy"] < np.log(6)
 
 
-def test_task_of_equal_and_of_orthogonal_images():
+def test_task_of_equal_images_and_of_what_is_no_task():
     equal = evaluation.contrastive_accuracy(np.ones([10, 2, 3]), 0.1)
     assert equal["accuracy"] == 0.0
     assert equal["entropy"] == pytest.approx(np.log(10))
-    apart = np.repeat(np.eye(10)[:, np.newaxis], 2, axis=1)
-    certain = evaluation.contrastive_accuracy(apart, 0.01)
-    assert certain["accuracy"] == 1.0
-    assert certain["entropy"] == pytest.approx(0.0, abs=1e-5)
     with pytest.raises(errors.UserError, match="projections"):
         evaluation.contrastive_accuracy(np.ones([10, 1, 3]), 0.1)
     with pytest.raises(errors.UserError, match="temperature"):
         evaluation.contrastive_accuracy(np.ones([10, 2, 3]), 0)
 
 
-def test_views_are_embedded_once():
+def test_views_are_those_of_a_sample_of_test():
     context = colored_noise.context()
     views = view_embeddings.embed_views(context, 1000, 0)
     assert views.h.shape == (60, 2, 16)
-    np.testing.assert_allclose(
-        views.z, context.subject.projection(views.h), atol=1e-5
-    )
+    z = context.subject.projection(views.h)
+    np.testing.assert_allclose(views.z, z, atol=1e-5)
     np.testing.assert_array_equal(views.labels, context.embeddings("test")[1])
-    assert view_embeddings.embed_views(context, 1000, 0) is views
     sample = view_embeddings.embed_views(context, 25, 0)
     rows = view_embeddings.sample(60, 25, 0)
     np.testing.assert_allclose(sample.h, views.h[rows], atol=1e-5)

@@ -9,13 +9,9 @@ from sklearn import datasets as sklearn_datasets
 from tf_contrastive import datasets
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.config.evaluate import Scoring
-from tf_contrastive.config.protocols import SEVERITIES
-from tf_contrastive.evaluation import (
-    classification,
-    corruptions,
-    other_datasets,
-    protocols,
-)
+from tf_contrastive.evaluation import classification, corruptions, protocols
+from tf_contrastive.evaluation.classification_metrics import SEVERITIES
+from tf_contrastive.evaluation.context import EvaluationContext
 
 
 def _encoder():
@@ -41,6 +37,15 @@ def _subject(name="arrays", split="test", **options):
     )
 
 
+def _images(scored):
+    test = scored.data.test
+    return np.stack([x["image"] for x in test.examples()]), test.labels()
+
+
+def _rows(pixels):
+    return pixels[..., 0].reshape(len(pixels), -1).astype(np.float32) / 255
+
+
 def _hyperparameters(scored):
     return scored.options.hyperparameters("robustness")["linear"]
 
@@ -59,15 +64,10 @@ def test_errors_are_those_of_each_image_by_itself(_measured):
     model, _ = classification.fit_linear(
         *scored.embeddings("train"), **_hyperparameters(scored), seed=0
     )
-    images = np.stack(
-        [e["image"] for e in scored.data.test.examples().as_numpy_iterator()]
-    )
-    labels = scored.embeddings("test")[1]
+    images, labels = _images(scored)
 
     def error(pixels):
-        rows = pixels[..., 0].reshape(len(pixels), -1) / 255
-        scores = model.scores(rows.astype(np.float32))
-        return np.mean(scores.top(1)[:, 0] != labels)
+        return np.mean(model.scores(_rows(pixels)).top(1)[:, 0] != labels)
 
     metrics = _measured["metrics"]
     assert metrics["clean_top1"] == pytest.approx(1 - error(images))
@@ -86,22 +86,17 @@ def test_errors_are_those_of_each_image_by_itself(_measured):
     # No baseline for these data: no mCE under that name.
     assert metrics["mce"] is metrics["relative_mce"] is None
     assert metrics["generated"] == list(_NAMES)
-    assert metrics["prepared"] == metrics["stand_ins"] == []
+    assert metrics["prepared"] == []
 
 
-def test_calibration_is_of_each_severity(_measured):
+def test_calibration_is_of_each_severity_and_few_examples_are_scored(_measured):
     metrics = _measured["metrics"]
     assert len(metrics["ece"]) == 5
     assert 0 < metrics["ece_clean"] < 0.3
     assert _measured["arrays"]["ece"].shape == (2, 5)
-    assert set(_measured["plots"]) == {"severity"}
-
-
-def test_the_first_examples_alone():
-    few = contexts.measure(
-        "robustness", _subject(), corruptions=["contrast"], examples=70
-    )
-    errors = np.array(few["metrics"]["error_contrast"]) * 70
+    given = {"corruptions": ["contrast"], "examples": 70}
+    few = contexts.measure("robustness", _subject(), **given)["metrics"]
+    errors = np.array(few["error_contrast"]) * 70
     np.testing.assert_allclose(errors, np.round(errors), atol=1e-9)
 
 
@@ -115,22 +110,20 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
         if "frosted_glass_blur" not in name:
             return None
         # Of severity s the first 20 * s images are black.
-        images = np.stack(
-            [
-                e["image"]
-                for e in scored.data.test.examples().as_numpy_iterator()
-            ]
-        )
+        images, labels = _images(scored)
         images[: 20 * int(name[-1])] = 0
-        return datasets.from_arrays(images, scored.embeddings("test")[1])
+        return datasets.from_arrays(images, labels)
 
-    monkeypatch.setattr(other_datasets, "source", source)
+    monkeypatch.setattr(EvaluationContext, "prepared", source)
     found = contexts.measure(
         "robustness",
         _subject("cifar10", split),
         corruptions=["glass_blur", "contrast"],
     )
-    assert found["resolved"] == {"prepared": ["glass_blur"]}
+    assert found["resolved"] == {
+        "prepared": ["glass_blur"],
+        "corruptions": ["glass_blur", "contrast"],
+    }
     found = found["metrics"]
     assert ("cifar10_corrupted/frosted_glass_blur_5", split) in asked
     assert found["prepared"] == ["glass_blur"]
@@ -140,6 +133,15 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
     # Black images are all called one class, which a tenth of them are.
     expected = clean + np.arange(1, 6) * 0.1 * (0.9 - clean)
     np.testing.assert_allclose(errors, expected, atol=0.03)
+
+
+def test_corruptions_that_nobody_can_make_are_refused_before_the_work():
+    scored = _subject("cifar10", robustness_corruptions="frost,contrast")
+    with pytest.raises(UserError, match=r"frost.*cifar10_corrupted"):
+        protocols.run(scored, ["robustness"])
+    assert not scored._cache
+    every = contexts.measure("robustness", _subject(), corruptions=())
+    assert every["metrics"]["generated"] == [*corruptions.CORRUPTIONS]
 
 
 @pytest.mark.slow
@@ -173,15 +175,11 @@ def test_neighbors_of_corrupted_images(k):
     scored = _subject(robustness_classifier="knn", robustness_k=k)
     found = contexts.measure("robustness", scored, corruptions=["contrast"])
     found = found["metrics"]
-    images = np.stack(
-        [e["image"] for e in scored.data.test.examples().as_numpy_iterator()]
-    )
-    labels = scored.embeddings("test")[1]
+    images, labels = _images(scored)
     train = scored.embeddings("train")
     for severity in SEVERITIES:
         made = corruptions.corrupt_batch(images, "contrast", severity, 0)
-        rows = made[..., 0].reshape(len(made), -1).astype(np.float32) / 255
-        scores = classification.knn(*train, rows, labels, k)
+        scores = classification.knn(*train, _rows(made), labels, k)
         error = found["error_contrast"][severity - 1]
         assert error == pytest.approx(1 - scores["top1"])
     assert "ece" not in found

@@ -31,7 +31,6 @@ def test_margins_equal_a_transcription(monkeypatch, blocks):
     arrays = *blobs.blobs(60, spread=0.6), *blobs.blobs(40, spread=0.6, seed=1)
     target, noise = _nearest_by_hand(*arrays)
     margin = evaluation.separation_margin(*arrays)
-    assert set(margin) == {"mean", "per_class", "target", "noise"}
     np.testing.assert_allclose(margin["target"], target, atol=1e-6)
     np.testing.assert_allclose(margin["noise"], noise, atol=1e-6)
     labels = arrays[-1]

@@ -7,17 +7,13 @@ import pytest
 import tensorflow as tf
 from sklearn import linear_model
 
-from tf_contrastive import datasets, embedding, evaluation, views
+from tf_contrastive import datasets, embedding, evaluation
 from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import tfds_source
-from tf_contrastive.evaluation import (
-    logistic,
-    other_datasets,
-    protocols,
-    transfer,
-)
+from tf_contrastive.evaluation import logistic, protocols, transfer
+from tf_contrastive.evaluation.context import EvaluationContext
 
 
 def _only(monkeypatch, there):
@@ -26,7 +22,7 @@ def _only(monkeypatch, there):
     def source(scored, name, split):
         return there.get((name, split))
 
-    monkeypatch.setattr(other_datasets, "source", source)
+    monkeypatch.setattr(EvaluationContext, "prepared", source)
 
 
 @pytest.mark.parametrize(
@@ -45,26 +41,17 @@ def test_transfer_has_the_preprocessing_of_its_paper(
         for s in ("train", "validation")
     }
     _only(monkeypatch, images)
-    used = []
+    used, on = [], EvaluationContext.on
 
-    def part(other, *args, **options):
-        # What `other.images` passes on.
-        other.images.plain(other.data.test)
-        return {"top1": 0.0}
+    def spy(*arguments):
+        other = on(*arguments)
+        used.append(other.options.evaluation.preprocessing)
+        return other
 
-    original = views.evaluation
-    monkeypatch.setattr(
-        views, "evaluation", lambda *a: used.append(a[1]) or original(*a)
-    )
-    monkeypatch.setattr(transfer, "_linear", part)
-    monkeypatch.setattr(transfer, "_finetune", part)
-    monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
+    monkeypatch.setattr(EvaluationContext, "on", spy)
     scored = digit_networks.subject(preprocessing=chosen)
-    methods = ["linear", "finetune"]
-    parts = list(
-        contexts.measure("transfer", scored, suite=suite, methods=methods)
-    )
-    assert len(parts) == 2
+    given = scored.options.hyperparameters("transfer") | {"suite": suite}
+    assert list(protocols.measure(scored, "transfer", **given))
     assert used == expected  # Of linear, and of fine-tuning.
 
 
@@ -90,29 +77,25 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     )
     before = embedding.checksum(scored.subject.encoder)
     small = {"steps": 12, "learning_rates": [0.05], "weight_decays": [0.0]}
-    parts = dict(
-        contexts.measure(
-            "transfer",
-            scored,
-            methods=["linear", "finetune", "scratch"],
-            grid=small,
-            scratch_grid=small,
-            batch_size=64,
-        )
+    parts = contexts.measure(
+        "transfer",
+        scored,
+        methods=["linear", "finetune", "scratch"],
+        grid=small,
+        scratch_grid=small,
+        batch_size=64,
     )
     assert list(parts) == [
         f"{name} {method}"
         for name in ("cifar10", "dtd")
         for method in ("linear", "finetune", "scratch")
     ]
-    assert len(parts["cifar10 linear"]["labels"]) == 200
-    assert len(parts["dtd linear"]["correct"]) == 100
     assert parts["dtd linear"]["dataset"] == "dtd"
     assert parts["cifar10 linear"]["top1"] > 0.9
     assert parts["cifar10 finetune"]["top1"] > parts["cifar10 scratch"]["top1"]
     # The official part of train is what the penalty is chosen on.
     train, test = (
-        scored.subject.embed(scored.images.plain(digit_networks.source(rows)))
+        scored.subject.embed(scored.images(digit_networks.source(rows)))
         for rows in (slice(800, 1100), slice(1300, 1400))
     )
     expected = logistic.logistic_regression(
@@ -174,26 +157,20 @@ def _voc(tmp_path_factory):
 
 @pytest.mark.slow
 def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
-    for split, rows in (
+    for split, count in (
         ("train[20:60]+validation", 40 + 80),
         ("train[-30:]", 30),
     ):
         source = datasets.source("voc/2007", split, data_dir=_voc)
-        found = other_datasets.with_row_labels(source)
-        assert found.info.num_classes == rows
+        found = transfer.with_row_labels(source)
+        assert found.info.num_classes == count
         plain = [e["image"] for e in source.examples().as_numpy_iterator()]
-        # In any order, and of some of them.
-        for row, example in enumerate(found.examples().as_numpy_iterator()):
-            assert example["label"] == row
-            np.testing.assert_array_equal(example["image"], plain[row])
-        some = np.array([3, 17, 28])
-        for row, example in zip(
-            some,
-            found.select(some).examples().as_numpy_iterator(),
-            strict=True,
-        ):
-            assert example["label"] == row
-            np.testing.assert_array_equal(example["image"], plain[row])
+        # All, and some of them.
+        for rows in (np.arange(count), np.array([3, 17, 28])):
+            chosen = found.select(rows).examples().as_numpy_iterator()
+            for row, example in zip(rows, chosen, strict=True):
+                assert example["label"] == row
+                np.testing.assert_array_equal(example["image"], plain[row])
 
 
 @pytest.mark.slow
@@ -221,7 +198,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
     small["steps"] = 40
     ((name, part),) = contexts.measure(
         "transfer", scored, methods=["finetune"], grid=small, batch_size=64
-    )
+    ).items()
     assert name == "voc2007 finetune"
     metrics = part["metrics"]
     assert metrics["metric"] == "mean_average_precision"
@@ -251,16 +228,14 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         Scoring.of(data_dir=_voc, logistic_penalties=3),
     )
     assert protocols.missing("transfer", scored) is None
-    parts = dict(contexts.measure("transfer", scored))
+    parts = contexts.measure("transfer", scored)
     assert list(parts) == ["voc2007 linear"]
     part = parts["voc2007 linear"]
     metrics = part["metrics"]
     # Against scikit-learn, one class at a time, at the penalty chosen.
     (h, _), (test, _) = (
         scored.subject.embed(
-            scored.images.plain(
-                datasets.source("voc/2007", split, data_dir=_voc)
-            )
+            scored.images(datasets.source("voc/2007", split, data_dir=_voc))
         )
         for split in ("train+validation", "test")
     )
@@ -298,4 +273,4 @@ def test_missing_datasets_are_named(monkeypatch):
         "transfer", digit_networks.subject()
     )
     with pytest.raises(errors.UserError, match="data_dir"):
-        list(contexts.measure("transfer", digit_networks.subject()))
+        contexts.measure("transfer", digit_networks.subject())

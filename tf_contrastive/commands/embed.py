@@ -9,6 +9,7 @@ from typing import ClassVar
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import dataset
+from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.data import (
     Reading,
     check_encoder_channels,
@@ -47,17 +48,7 @@ class Embed(Command):
 
     def _check(self) -> None:
         e = self.embedding
-        if bool(e.workdir) == bool(e.saved_model):
-            raise UserError(
-                f"set one of {arg('workdir', 'RUN')} and"
-                f" {arg('saved_model', 'EXPORT/VERSION')}"
-            )
-        if e.saved_model and not e.input:
-            raise UserError(
-                f"{arg('saved_model', e.saved_model)} needs"
-                f" {arg('input', 'DATASET')}: an export does not name its"
-                " dataset"
-            )
+        check_encoder(e, "input")
         if e.runner_options and not e.runner:
             raise UserError(
                 f"{arg('runner_options', e.runner_options)} has no effect"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import DivergedError, UserError, arg
+from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.evaluate import Evaluation, Scoring
-from tf_contrastive.config.fields import Terminal, group, option
-from tf_contrastive.config.runtime import STRATEGIES, Devices
+from tf_contrastive.config.fields import Terminal, group
+from tf_contrastive.config.runtime import Devices
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -19,19 +20,6 @@ if TYPE_CHECKING:
     from tf_contrastive.evaluation import scoring
 
 COMPARISON_FILE = "comparison.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluationDevices(Devices):
-    """Devices that share the images."""
-
-    strategy: str = option(
-        "auto",
-        "tf.distribute strategy, whose replicas share the images; auto: chosen"
-        " by the available devices, and default with --watch, beside a running"
-        " job",
-        choices=STRATEGIES,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +44,7 @@ class Evaluate(Scoring):
         "verbosity",
     )
 
-    devices: EvaluationDevices = group(EvaluationDevices())
+    devices: Devices = group(Devices())
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
@@ -66,24 +54,12 @@ class Evaluate(Scoring):
                 if value := getattr(e, name):
                     text = arg(name, None if value is True else value)
                     raise UserError(
-                        f"{arg('compare', e.compare)} and"
-                        f" {text}: set one of"
+                        f"{arg('compare', e.compare)} and {text}: set one of"
                         f" them; {arg('compare')} reads results of earlier"
                         " evaluations"
                     )
             return
-        if bool(e.workdir) == bool(e.saved_model):
-            raise UserError(
-                f"set one of {arg('workdir', 'RUN')} and"
-                f" {arg('saved_model', 'EXPORT/VERSION')}, or {arg('compare')}"
-                " A B"
-            )
-        if e.saved_model and not e.dataset:
-            raise UserError(
-                f"{arg('saved_model', e.saved_model)} needs"
-                f" {arg('dataset', 'NAME')}: an export does not name its"
-                " dataset"
-            )
+        check_encoder(e, "dataset", f", or {arg('compare')} A B")
         if e.watch and not e.workdir:
             raise UserError(
                 f"{arg('watch')} needs {arg('workdir', 'RUN')}: an export gets"
@@ -91,8 +67,7 @@ class Evaluate(Scoring):
             )
         if e.watch and "all" in e.protocols:
             raise UserError(
-                f"{arg('watch')} and"
-                f" {arg('protocols', e.protocols)}: name the"
+                f"{arg('watch')} and {arg('protocols', e.protocols)}: name the"
                 " protocols"
             )
         if e.watch and self.devices.strategy == "multiworker":
@@ -119,22 +94,15 @@ def run(options: Evaluate) -> int:
     evaluation = options.evaluation
     if evaluation.compare:
         return _compare(evaluation)
-
-    def score(run: "checkpoints.Run | None") -> None:
-        setting = scoring.open_setting(options, strategy, run)
-        scoring.score(setting, run)
-        for source in (setting.data.train, setting.data.test):
-            for name in source.info.bad_images:
-                terminal.info(f"left out, cannot be read: {name}")
-
     with distribution.failures.reported():
         strategy = _strategy(options)
         if evaluation.watch:
             _watch(options, strategy)
-        elif evaluation.workdir:
-            score(checkpoints.load_run(evaluation.workdir))
-        else:
-            score(None)
+            return 0
+        run = None
+        if evaluation.workdir:
+            run = checkpoints.load_run(evaluation.workdir)
+        scoring.score(scoring.open_setting(options, strategy, run), run)
     return 0
 
 
@@ -147,9 +115,7 @@ def _strategy(options: Evaluate) -> "tf.distribute.Strategy":
         # The job has the TPU, and a cluster has no process to spare.
         name = "mirrored" if devices.virtual_devices else "default"
     return distribution.strategy(
-        name,
-        virtual_devices=devices.virtual_devices,
-        tpu=devices.tpu,
+        name, virtual_devices=devices.virtual_devices, tpu=devices.tpu
     )
 
 
@@ -164,14 +130,12 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
     step. A checkpoint that is deleted before it is read is skipped.
     """
     from tf_contrastive import checkpoints
-    from tf_contrastive.evaluation import report, scoring
+    from tf_contrastive.evaluation import scoring
 
     workdir = options.evaluation.workdir
     required = {
-        f"{name}@{options.version_of(name)}": files.as_json(
-            options.recorded(name)
-        )
-        for name in options.evaluation.protocols
+        f"{x}@{options.version_of(x)}": files.as_json(options.recorded(x))
+        for x in options.evaluation.protocols
     }
     run: checkpoints.Run | None = None
     ended: set[int] = set()  # Steps that were scored here, or skipped.
@@ -180,8 +144,7 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
     def is_done(step: int) -> bool:
         if step in ended:
             return True
-        facts = setting.facts(step)
-        measured = report.measured(setting.folder or "", facts)
+        measured = setting.report(step).measured()
         return measured is not None and measured | required == measured
 
     while True:

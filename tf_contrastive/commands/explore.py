@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.data import Reading, inherited
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import Command, Terminal, group
@@ -44,18 +45,7 @@ class Explore(Command):
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
-        e = self.exploration
-        if bool(e.workdir) == bool(e.saved_model):
-            raise UserError(
-                f"set one of {arg('workdir', 'RUN')} and"
-                f" {arg('saved_model', 'EXPORT/VERSION')}"
-            )
-        if e.saved_model and not e.dataset:
-            raise UserError(
-                f"{arg('saved_model', e.saved_model)} needs"
-                f" {arg('dataset', 'NAME')}: an export does not name its"
-                " dataset"
-            )
+        check_encoder(self.exploration, "dataset")
 
 
 def run(options: Explore) -> int:
@@ -95,8 +85,7 @@ def _find(options: Explore) -> _Explored:
     encoder = exporting.load(e.workdir or e.saved_model)
 
     def embed(source: "datasets.Source", title: str) -> "images.Split":
-        h = images.embed(encoder, source, e.embedding_batch_size, title)
-        return images.of_source(source, h)
+        return images.embed(encoder, source, e.embedding_batch_size, title)
 
     splits = [embed(x, f"embeddings of {x.info.split}") for x in sources]
     if asked:

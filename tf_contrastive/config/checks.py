@@ -106,3 +106,20 @@ def shell_words(value: str) -> str | None:
     except ValueError:
         return "flags as a shell splits them, with every quote closed"
     return None
+
+
+def check_encoder(options: Any, data: str, otherwise: str = "") -> None:
+    """Raises `UserError` unless there is one encoder, of a run or an export.
+
+    An export needs the option named `data`; `otherwise` ends a message.
+    """
+    if bool(options.workdir) == bool(options.saved_model):
+        raise UserError(
+            f"set one of {arg('workdir', 'RUN')} and"
+            f" {arg('saved_model', 'EXPORT/VERSION')}{otherwise}"
+        )
+    if options.saved_model and not getattr(options, data):
+        raise UserError(
+            f"{arg('saved_model', options.saved_model)} needs"
+            f" {arg(data, 'NAME')}: an export does not name its dataset"
+        )

@@ -16,17 +16,10 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.protocols import (
     PROTOCOLS,
-    SCALES,
     ProtocolDeclaration,
     Protocols,
 )
-from tf_contrastive.config.views import (
-    DEFAULT_PREPROCESSING,
-    PREPROCESSINGS,
-)
-
-# Splits for training and for scoring where there is no run to take them from.
-_SPLITS = ("train", "test")
+from tf_contrastive.config.views import DEFAULT_PREPROCESSING, PREPROCESSINGS
 
 
 def _two_names(names: tuple[str, ...]) -> str | None:
@@ -36,15 +29,30 @@ def _two_names(names: tuple[str, ...]) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """What is evaluated, on what data, by which protocols."""
+class EncoderSource:
+    """An encoder, and the data that it embeds."""
 
-    workdir: str = option("", "folder of the run to evaluate", per_host=True)
+    workdir: str = option(
+        "", "folder of the run with the encoder", per_host=True
+    )
     saved_model: str = option(
         "",
-        "export, published checkpoint, or pretrained:NAME, to evaluate instead"
-        " of a run (needs --dataset)",
+        "export, published checkpoint, or pretrained:NAME, to use instead of a"
+        " run (needs --dataset)",
     )
+    dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
+    data_dir: str = option(
+        "", "folder of prepared TensorFlow Datasets", per_host=True
+    )
+    embedding_batch_size: int = option(
+        256, "images embedded at a time", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation(EncoderSource):
+    """What is evaluated, on what data, by which protocols."""
+
     output_dir: str = option(
         "",
         "folder for the results; empty: the run's folder; an export's results"
@@ -67,7 +75,7 @@ class Evaluation:
         "paper",
         "preset: paper (the papers' protocols, for accelerators) or cpu"
         " (reduced protocols, minutes on a CPU); other flags override it",
-        choices=SCALES,
+        choices=("paper", "cpu"),
     )
     watch: bool = option(
         False, "evaluate each new checkpoint until the run has ended"
@@ -78,10 +86,6 @@ class Evaluation:
         True,
         "also evaluate a random encoder of the same architecture, except with"
         " --watch",
-    )
-    dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
-    data_dir: str = option(
-        "", "folder of prepared TensorFlow Datasets", per_host=True
     )
     train_split: str = option(
         "",
@@ -117,9 +121,6 @@ class Evaluation:
         " suite's paper",
         choices=("auto", *PREPROCESSINGS),
     )
-    embedding_batch_size: int = option(
-        256, "images embedded at a time", minimum=1
-    )
     seed: int = option(
         0, "seed of orders, views and validation splits", maximum=2**32 - 1
     )
@@ -144,10 +145,13 @@ class Scoring(Protocols, _Evaluated):
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the options that `scale` sets."""
-        preset: dict[str, Any] = {}
-        for protocol in PROTOCOLS.values():
-            preset |= protocol.presets(given)
-        return preset
+        if given.get("scale") != "cpu":
+            return {}
+        return {
+            f"{protocol.prefix}{name}": value
+            for protocol in PROTOCOLS.values()
+            for name, value in protocol.cpu.items()
+        }
 
     @classmethod
     def of(cls: type[_Options], **given: Any) -> _Options:
@@ -185,8 +189,9 @@ def resolve_splits(options: _Options, run: Data | None) -> _Options:
     `run` holds the run's options of data; None: an export.
     """
     e = options.evaluation
-    own = run is not None and e.dataset in ("", run.dataset)
-    train, test = (run.split, run.test_split) if run and own else _SPLITS
+    train, test = "train", "test"
+    if run and e.dataset in ("", run.dataset):
+        train, test = run.split, run.test_split
     return replace(
         options,
         train_split=e.train_split or train,

@@ -4,26 +4,14 @@ import dataclasses
 
 from tf_contrastive.config.checks import each
 from tf_contrastive.config.data import split_name
-from tf_contrastive.config.dataset import dataset_name
+from tf_contrastive.config.evaluate import EncoderSource
 from tf_contrastive.config.fields import option
 
 
 @dataclasses.dataclass(frozen=True)
-class Exploration:
+class Exploration(EncoderSource):
     """What `explore` shows."""
 
-    workdir: str = option("", "folder of the run with the encoder")
-    saved_model: str = option(
-        "",
-        "export, published checkpoint, or pretrained:NAME, to use instead of a"
-        " run",
-    )
-    dataset: str = option(
-        "",
-        "dataset to explore; empty: the run's",
-        check=dataset_name,
-    )
-    data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     split: tuple[str, ...] = option(
         (),
         "comma-separated splits; empty: the run's train and test split, or"
@@ -55,8 +43,5 @@ class Exploration:
     )
     map_images: int = option(
         5_000, "images on the map, at random", minimum=1, maximum=50_000
-    )
-    embedding_batch_size: int = option(
-        256, "images embedded at a time", minimum=1
     )
     seed: int = option(0, "seed of samples and maps", maximum=2**32 - 1)

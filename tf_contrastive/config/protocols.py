@@ -23,14 +23,10 @@ from tf_contrastive.config.views import augmentation_name
 
 # Options that few set are given in one flag, PROTOCOL_options=KEY=VALUE,...
 _option = functools.partial(option, family="options")
+_grid = functools.partial(_option, check=distinct)
 
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
-# Of the figures of ImageNet-C.
-SEVERITIES = (1, 2, 3, 4, 5)
-
-
-SCALES = ("paper", "cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +37,8 @@ class ProtocolDeclaration:
 
     Attributes:
       implementation: MODULE:FUNCTION that measures, imported when it is used:
-        (context, **hyperparameters) -> `report.Measurement`, or an iterator of
-        (variant, measurement), each yielded as soon as it is measured.
+        (context, **hyperparameters) -> `report.Measurement`; or a generator of
+        (variant, function that measures it).
       lacks: MODULE:FUNCTION, context -> what the protocol lacks besides the
         traits below, or None.
       version: from 1. A change of the code that can change results increases
@@ -75,26 +71,25 @@ class ProtocolDeclaration:
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
 
-    @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the command's options that the given ones set."""
-        scaled = cls.cpu if given.get("scale") == "cpu" else {}
-        return {f"{cls.prefix}{name}": value for name, value in scaled.items()}
+
+# ---- Classifiers -------------------------------------------------------------
 
 
-# ---- Classifiers on frozen embeddings ----------------------------------------
+class _Classifier(ProtocolDeclaration):
+    """A classifier of test images that learns from those of train."""
+
+    needs_labels = True
+    learns = True
 
 
 @dataclasses.dataclass(frozen=True)
-class KNN(ProtocolDeclaration):
+class KNN(_Classifier):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
     implementation = "tf_contrastive.evaluation.classification:measure_knn"
     lacks = "tf_contrastive.evaluation.classification:lacks_features"
     prefix = "knn_"
     shared = ("features",)
-    needs_labels = True
-    learns = True
 
     k: tuple[int, ...] = option(
         (1, 5),
@@ -104,14 +99,12 @@ class KNN(ProtocolDeclaration):
     )
 
 
-class Prototype(ProtocolDeclaration):
+class Prototype(_Classifier):
     """The nearest class prototype."""
 
     implementation = (
         "tf_contrastive.evaluation.classification:measure_prototype"
     )
-    needs_labels = True
-    learns = True
 
 
 class Head(ProtocolDeclaration):
@@ -131,7 +124,7 @@ class LinearProtocolSchedule(LinearSchedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(LinearStage, ProtocolDeclaration):
+class Linear(LinearStage, _Classifier):
     """The linear evaluation protocol, with SimCLR's numbers.
 
     Those of SupCon and SINCERE are flagfiles: configs/shared/linear_*.flags.
@@ -142,8 +135,6 @@ class Linear(LinearStage, ProtocolDeclaration):
     prefix = "linear_"
     shared = ("features", "validation_fraction", "seed")
     cpu: ClassVar = {"augmentation": "none", "batch_size": 256}
-    needs_labels = True
-    learns = True
 
     schedule: LinearProtocolSchedule = group(LinearProtocolSchedule())
     augmentation: str = linear_augmentation("crop")
@@ -174,14 +165,12 @@ class Linear(LinearStage, ProtocolDeclaration):
 
 
 @dataclasses.dataclass(frozen=True)
-class Logistic(ProtocolDeclaration):
+class Logistic(_Classifier):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
     implementation = "tf_contrastive.evaluation.logistic:measure"
     prefix = "logistic_"
     shared = ("validation_fraction", "seed")
-    needs_labels = True
-    learns = True
 
     penalties: int = _option(
         45, "log-spaced penalties to try", minimum=1, maximum=10_000
@@ -219,13 +208,13 @@ FINE_TUNING = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Finetune(ProtocolDeclaration):
+class Finetune(_Classifier):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
     implementation = "tf_contrastive.evaluation.finetune:measure"
     lacks = "tf_contrastive.evaluation.finetune:lacks_copy_or_labels"
     prefix = "finetune_"
-    shared = ("validation_fraction", "seed")
+    shared = ("seed",)
     cpu: ClassVar = {
         "fractions": "0.01,0.1",
         "epochs": "60,15",
@@ -233,8 +222,6 @@ class Finetune(ProtocolDeclaration):
         # The baseline is the untrained encoder, fine-tuned.
         "scratch": False,
     }
-    needs_labels = True
-    learns = True
 
     fractions: tuple[float, ...] = option(
         (0.01, 0.1, 1.0),
@@ -250,15 +237,13 @@ class Finetune(ProtocolDeclaration):
         minimum=1,
     )
     batch_size: int = option(4096, "images per step, at most all", minimum=1)
-    learning_rates: tuple[float, ...] = option(
-        (),
-        "comma-separated learning rates per 256 images, tuned on"
-        " --validation_fraction of the labels; empty: "
+    learning_rate: float | None = option(
+        None,
+        "learning rate per 256 images; auto: "
         + ", ".join(
             f"{x.learning_rate:g} ({n})" for n, x in FINE_TUNING.items()
         ),
         above=0.0,
-        check=distinct,
     )
     augmentation: str = option(
         "crop",
@@ -274,18 +259,8 @@ class Finetune(ProtocolDeclaration):
             raise UserError(
                 f"{arg('finetune_epochs', self.epochs)} for"
                 f" {arg('finetune_fractions', self.fractions)}: set one"
-                " number"
-                f" for all, or {fractions}"
+                " number for all, or one for each"
             )
-
-    @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the command's options that the given ones set."""
-        preset = super().presets(given)
-        if "finetune_fractions" in given:
-            # One number fits any number of fractions: that for 10 %.
-            preset["finetune_epochs"] = "30"
-        return preset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,7 +281,7 @@ class Transfer(ProtocolDeclaration):
         choices=SUITES,
     )
     methods: tuple[str, ...] = option(
-        tuple(METHODS),
+        METHODS,
         "comma-separated: linear (logistic regression on the frozen encoder),"
         " finetune, scratch (training a random encoder)",
         choices=METHODS,
@@ -317,32 +292,28 @@ class Transfer(ProtocolDeclaration):
     steps: int = _option(
         20_000, "fine-tuning steps at each point of the grid", minimum=1
     )
-    learning_rates: tuple[float, ...] = _option(
+    learning_rates: tuple[float, ...] = _grid(
         (1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1),
         "comma-separated learning rates of the fine-tuning grid",
         above=0.0,
-        check=distinct,
     )
-    weight_decays: tuple[float, ...] = _option(
+    weight_decays: tuple[float, ...] = _grid(
         (0.0, 1e-6, 3.16e-6, 1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3),
         "comma-separated weight decays of the fine-tuning grid, each divided"
         " by the learning rate",
-        check=distinct,
     )
     scratch_steps: int = _option(
         40_000, "steps of training a random encoder", minimum=1
     )
-    scratch_learning_rates: tuple[float, ...] = _option(
+    scratch_learning_rates: tuple[float, ...] = _grid(
         (1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1, 0.316, 1.0),
         "comma-separated learning rates of the grid for a random encoder",
         above=0.0,
-        check=distinct,
     )
-    scratch_weight_decays: tuple[float, ...] = _option(
+    scratch_weight_decays: tuple[float, ...] = _grid(
         (1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2),
         "comma-separated weight decays of the grid for a random encoder, each"
         " divided by the learning rate",
-        check=distinct,
     )
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -354,32 +325,12 @@ class Transfer(ProtocolDeclaration):
         return values
 
 
-# The corruptions of ImageNet-C, which mCE averages.
-CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
-
-
 @dataclasses.dataclass(frozen=True)
-class Robustness(ProtocolDeclaration):
+class Robustness(_Classifier):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
     implementation = "tf_contrastive.evaluation.robustness:measure"
-    lacks = "tf_contrastive.evaluation.robustness:lacks_classifier"
+    lacks = "tf_contrastive.evaluation.robustness:lacks_classifier_or_images"
     version = 4
     prefix = "robustness_"
     shared = ("linear", "seed")
@@ -388,8 +339,6 @@ class Robustness(ProtocolDeclaration):
         "corruptions": "gaussian_noise,defocus_blur,contrast",
         "examples": 2000,
     }
-    needs_labels = True
-    learns = True
 
     classifier: str = option(
         "auto",
@@ -403,7 +352,8 @@ class Robustness(ProtocolDeclaration):
         "neighbours that vote, for --robustness_classifier=knn",
         minimum=1,
     )
-    corruptions: tuple[str, ...] = argument(CORRUPTIONS, choices=CORRUPTIONS)
+    # Empty: all that are prepared or can be made.
+    corruptions: tuple[str, ...] = argument(())
     # Test images to corrupt, from the first; 0: all.
     examples: int = argument(0)
 
@@ -419,13 +369,11 @@ class _OfViews(ProtocolDeclaration):
     smallest: ClassVar = {"test": 2}
 
 
-class Separation(ProtocolDeclaration):
+class Separation(_Classifier):
     """Margins between classes (SINCERE, section 4.1)."""
 
     implementation = "tf_contrastive.evaluation.separation:measure"
     version = 2
-    needs_labels = True
-    learns = True
 
 
 class KLBound(_OfViews):

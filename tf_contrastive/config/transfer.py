@@ -63,16 +63,6 @@ SUITES = {
 }
 
 
-class Tuning(NamedTuple):
-    """How a network is trained."""
-
-    grid: str  # Hyperparameter with what is tried.
-    trained: bool  # Whether it starts from the encoder, or from random weights.
-
-
-# Logistic regression on the frozen encoder, or how a network is trained.
-METHODS = {
-    "linear": None,
-    "finetune": Tuning("grid", trained=True),
-    "scratch": Tuning("scratch_grid", trained=False),
-}
+# Logistic regression on the frozen encoder, or how a network is trained: from
+# the encoder's weights or from random ones.
+METHODS = ("linear", "finetune", "scratch")

@@ -4,6 +4,7 @@
 `prototype`, `head` and `linear` take an `EvaluationContext`.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
 from tf_contrastive.config.views import declare as declare_policy
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
-from tf_contrastive.evaluation.report import Measurement
+from tf_contrastive.evaluation.report import Measurement, Part
 
 # ---- Metrics -----------------------------------------------------------------
 
@@ -78,10 +79,7 @@ def knn(
         "test_labels", test_labels, test_embeddings
     )
     [predictions] = classifiers.knn(
-        train_embeddings,
-        train_labels,
-        test_embeddings,
-        [k],
+        train_embeddings, train_labels, test_embeddings, [k]
     )
     return {"top1": top1(predictions, labels), "predictions": predictions}
 
@@ -102,19 +100,13 @@ def prototype(
     return accuracies(scores, labels)
 
 
-class LinearMeasurement(Measurement):
-    """`loss` is the mean training loss of the last epoch, in nats."""
-
-    loss: float
-
-
 def linear_probe(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
     **options: Any,
-) -> LinearMeasurement:
+) -> Measurement:
     """Accuracy of softmax regression trained on frozen embeddings.
 
     Arrays are as in `knn`, but not normalized; options: see `fit_linear`.
@@ -210,13 +202,10 @@ def _variant(space: str, variant: str = "") -> str:
 
 
 def measure_knn(
-    context: EvaluationContext,
-    k: Sequence[int],
-    features: Sequence[str],
-) -> Measurement:
+    context: EvaluationContext, k: Sequence[int], features: Sequence[str]
+) -> Iterator[tuple[str, Part]]:
     """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z."""
     train, train_labels, test, labels = context.labelled_embeddings
-    parts: dict[str, Measurement] = {}
     for space in features:
         predictions = classifiers.knn(
             context.features(space, train),
@@ -225,13 +214,17 @@ def measure_knn(
             k,
         )
         for count, row in zip(k, predictions, strict=True):
-            correct = row == labels
-            parts[_variant(space, f"k={count}")] = {
-                "top1": float(correct.mean()),
-                "predictions": row,
-                "correct": correct,
-            }
-    return {"parts": parts}
+            part = functools.partial(_hits, row, labels)
+            yield _variant(space, f"k={count}"), part
+
+
+def _hits(predictions: np.ndarray, labels: np.ndarray) -> Measurement:
+    correct = predictions == labels
+    return {
+        "top1": float(correct.mean()),
+        "predictions": predictions,
+        "correct": correct,
+    }
 
 
 def measure_prototype(context: EvaluationContext) -> Measurement:
@@ -277,18 +270,11 @@ def measure_linear(
     *,
     features: Sequence[str],
     **hyperparameters: Any,
-) -> Measurement:
-    """The protocol `linear`: softmax regression on frozen embeddings.
-
-    Results: "" of the features h, "z" of the projections. Hyperparameters: see
-    `_measure_linear`.
-    """
-    return {
-        "parts": {
-            _variant(space): _measure_linear(context, space, **hyperparameters)
-            for space in features
-        }
-    }
+) -> Iterator[tuple[str, Part]]:
+    """The protocol `linear`: "" of the features h, "z" of the projections."""
+    part = functools.partial(_measure_linear, context, **hyperparameters)
+    for space in features:
+        yield _variant(space), functools.partial(part, space)
 
 
 def _measure_linear(
@@ -313,7 +299,7 @@ def _measure_linear(
             return None
 
         def embedded(step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            batches = context.images.training(
+            batches = context.training_images(
                 context.data.train,
                 augmentation,
                 batch_size=options["batch_size"],
@@ -366,16 +352,12 @@ def _measure_linear(
         views=views_of(None),
         observer=context.observer if space == "h" else None,
     )
-    # Multi-hot labels have a sigmoid for each class: another chance level.
-    is_one_hot = labels.ndim == 1
-    chance_level = np.log(train_labels.max() + 1) if is_one_hot else np.inf
+    chance_level = np.log(train_labels.max() + 1)
     if probe["loss"] > chance_level:
         terminal.warning(
             "the linear classifier has not trained: its loss"
             f" {probe['loss']:.3g} is above chance level, {chance_level:.3g};"
-            " change"
-            f" {errors.arg('linear_learning_rate')} or"
+            f" change {errors.arg('linear_learning_rate')} or"
             f" {errors.arg('linear_optimizer')}"
         )
-    probe["metrics"] = {"loss": probe["loss"], **selection}
-    return probe
+    return {**probe, "metrics": {"loss": probe["loss"], **selection}}

@@ -1,7 +1,6 @@
 """Metrics of classifiers: average precision, calibration, corruption errors."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
 
 import numpy as np
 
@@ -31,7 +30,7 @@ ALEXNET = {
 ALEXNET_CLEAN = 0.4348
 # Confidence bins of the calibration error.
 BINS = 15
-SEVERITIES = 5
+SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def eleven_point_average_precision(
@@ -68,26 +67,19 @@ def eleven_point_average_precision(
 # ---- Calibration -------------------------------------------------------------
 
 
-class Reliability(TypedDict):
-    """Edges [bins + 1], and for each bin [bins]; 0 for an empty bin."""
-
-    edges: np.ndarray
-    count: np.ndarray
-    accuracy: np.ndarray  # Mean over the bin's examples.
-    confidence: np.ndarray  # The same.
-
-
 def reliability(
-    confidences: np.ndarray,
-    correct: np.ndarray,
-    bins: int = BINS,
-) -> Reliability:
+    confidences: np.ndarray, correct: np.ndarray, bins: int = BINS
+) -> dict[str, np.ndarray]:
     """Accuracy as a function of confidence. Guo et al. 2017, section 2.
 
     Args:
       confidences: float [n] in [0, 1], probability of the predicted class.
       correct: bool [n], whether the prediction is right.
       bins: number of bins of equal width, (lo, hi]; the first contains 0.
+
+    Returns:
+      {"edges" [bins + 1], "count", "accuracy", "confidence" [bins]}; the last
+      two are means over a bin's examples, 0 for an empty bin.
     """
     confidences = np.asarray(confidences, np.float64)
     correct = np.asarray(correct)
@@ -104,16 +96,14 @@ def reliability(
     }
 
 
-def calibration_error(bins: Reliability) -> float:
+def calibration_error(bins: Mapping[str, np.ndarray]) -> float:
     """Expected calibration error of a result of `reliability`."""
     gaps = np.abs(bins["accuracy"] - bins["confidence"])
     return float((gaps * bins["count"]).sum() / bins["count"].sum())
 
 
 def expected_calibration_error(
-    probabilities: np.ndarray,
-    labels: np.ndarray,
-    bins: int = BINS,
+    probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS
 ) -> float:
     """Mean distance between confidence and accuracy, a fraction.
 
@@ -192,7 +182,7 @@ def mean_corruption_error(
     if baseline is None:
         ours = {name: ours[name] for name in ALEXNET if name in ours}
         severities = [len(values) for values in ours.values()]
-        if not imagenet or severities != [SEVERITIES] * len(ALEXNET):
+        if not imagenet or severities != [len(SEVERITIES)] * len(ALEXNET):
             return {"mce": None, "relative_mce": None}
         baseline = {**ALEXNET, "clean": ALEXNET_CLEAN}
     theirs = _check_errors("errors of the baseline", baseline)

@@ -24,10 +24,7 @@ from tf_contrastive.evaluation.report import ABOUT, FOLDER, entry_name, row_name
 class Hits(NamedTuple):
     """Which test examples one variant of a protocol classified correctly."""
 
-    # "encoder", "protocol", "version", "hyperparameters", "step", "checksum"
-    # (of the encoder), "dataset", "split" (None: not the context's own
-    # dataset), and "labels" (a digest).
-    about: dict[str, Any]
+    about: dict[str, Any]  # See `Report`.
     correct: np.ndarray  # Bool [n], or fractions.
 
 
@@ -63,7 +60,7 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
 
     Returns:
       {"a", "b", "results": [{"protocol", "variant", "version", "dataset",
-      "examples", "top1_a", "top1_b", and `statistics.Comparison` of a against
+      "examples", "top1_a", "top1_b", and `statistics.compare` of a against
       b}, ...], "left_out": [{"protocol", "variant", "reason"}, ...],
       "warnings": a line for each side with results of several checkpoints}.
 
@@ -72,28 +69,21 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     """
     hits_a, hits_b = find(a), find(b)
     rows, left_out = [], []
-    compared = []
-    for key in sorted({*hits_a, *hits_b}):
-        row: dict[str, Any] = dict(
-            zip(("protocol", "variant"), key, strict=True)
-        )
-        reason = _difference(hits_a.get(key), hits_b.get(key), a, b)
-        if reason:
+    for protocol, variant in sorted({*hits_a, *hits_b}):
+        key = protocol, variant
+        row: dict[str, Any] = {"protocol": protocol, "variant": variant}
+        if reason := _difference(hits_a.get(key), hits_b.get(key), a, b):
             left_out.append(row | {"reason": reason})
             continue
-        compared.append(key)
         correct_a, correct_b = hits_a[key].correct, hits_b[key].correct
-        rows.append(
-            row
-            | {
-                "version": hits_a[key].about["version"],
-                "dataset": hits_a[key].about["dataset"],
-                "examples": len(correct_a),
-                "top1_a": float(correct_a.mean()),
-                "top1_b": float(correct_b.mean()),
-                **statistics.compare(correct_a, correct_b, seed=seed),
-            }
-        )
+        about = hits_a[key].about
+        row |= {name: about[name] for name in ("version", "dataset")}
+        row |= {
+            "examples": len(correct_a),
+            "top1_a": float(correct_a.mean()),
+            "top1_b": float(correct_b.mean()),
+        }
+        rows.append(row | statistics.compare(correct_a, correct_b, seed=seed))
     if not rows:
         reasons = "; ".join(
             f"{row_name(row)}: {row['reason']}" for row in left_out
@@ -104,8 +94,8 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
         )
     warnings = []
     for name, hits in ((a, hits_a), (b, hits_b)):
-        about = [hits[key].about for key in compared]
-        steps = {facts["checksum"]: facts["step"] for facts in about}
+        compared = [hits[row["protocol"], row["variant"]].about for row in rows]
+        steps = {facts["checksum"]: facts["step"] for facts in compared}
         if len(steps) > 1:
             listed = ", ".join(f"step {steps[x]}, {x[:12]}" for x in steps)
             warnings.append(

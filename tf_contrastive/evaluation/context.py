@@ -1,7 +1,7 @@
 """What a protocol measures: an encoder, two splits, and their embeddings.
 
 A protocol takes an `EvaluationContext`: the encoder (`subject`), the two splits
-(`data`), what makes images of them (`images`), and embeddings, which are
+(`data`), images of any source for the encoder, and embeddings, which are
 computed once.
 """
 
@@ -14,15 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, datasets, distribution
+from tf_contrastive import classifiers, datasets, distribution, views
 from tf_contrastive.base import errors
 from tf_contrastive.config.data import check_encoder_channels
-from tf_contrastive.config.evaluate import Scoring
+from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import DEFAULT_PREPROCESSING
-from tf_contrastive.evaluation.images import Images
-from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.config.views import DEFAULT_PREPROCESSING, resolve_views
+from tf_contrastive.evaluation.subject import Batches, SharedBatches, Subject
 
 _NO_IMAGE = "nothing to embed: the split holds no readable image"
 _Value = TypeVar("_Value")
@@ -34,6 +33,7 @@ class Data:
 
     train: datasets.Source
     test: datasets.Source
+    # By split, as soon as they are read.
     _labels: dict[str, np.ndarray] = dataclasses.field(
         default_factory=dict, init=False
     )
@@ -113,34 +113,129 @@ class EvaluationContext:
             self, data=data, options=options, observer=None
         )
 
-    @functools.cached_property
-    def images(self) -> Images:
-        """What makes images for the encoder."""
-        preprocessing = self.options.evaluation.preprocessing
-        if preprocessing == "auto":
-            preprocessing = DEFAULT_PREPROCESSING
-        return Images(
-            self.subject.image_size,
-            self.subject.channels,
-            preprocessing,
-            self.options.evaluation,
-            self.subject.run or Pretrain(),
-            self.cancellable,
+    # ---- Images --------------------------------------------------------------
+
+    def images(self, source: datasets.Source, side: int = 0) -> Batches:
+        """Returns every image once, in order, in the evaluation preprocessing.
+
+        Batches of (images float32 [b, S, S, K], labels int32 [b], -1 where
+        there are none) can be iterated again. S is `side`; 0: the encoder's.
+        """
+        return datasets.evaluation_batches(
+            source,
+            self._preprocess(side or self.subject.image_size),
+            batch_size=self.options.evaluation.embedding_batch_size,
+            extra_channels=self.subject.channels - 3,
         )
+
+    def views(self, source: datasets.Source) -> Batches:
+        """Returns two views of every image once, in order, by the run's policy.
+
+        Batches of (views float32 [b, 2, S, S, K], labels int32 [b]) are the
+        same when iterated again.
+        """
+        return datasets.view_batches(
+            source,
+            self._view_maker(source, None, 2),
+            batch_size=self.options.evaluation.embedding_batch_size,
+            seed=self.options.evaluation.seed,
+        )
+
+    def training_images(
+        self,
+        source: datasets.Source,
+        augmentation: str,
+        *,
+        batch_size: int,
+        rows: np.ndarray | None = None,
+        seed: int = Evaluation.seed,
+        start_step: int = 0,
+    ) -> SharedBatches:
+        """Returns an endless stream of training images, one view per epoch.
+
+        Batches of (images float32 [b, S, S, K], labels int32 [b]); an epoch has
+        whole batches only.
+
+        Args:
+          source: the images.
+          augmentation: policy; "none": unchanged, in another order each epoch.
+          batch_size: images per batch, at most the number of images.
+          rows: int [m], increasing: examples to use; None: all.
+          seed: seed of order and views.
+          start_step: first batch of the stream.
+        """
+        maker = self._view_maker(source, augmentation, 1)
+        source = source if rows is None else source.select(rows)
+        order = datasets.Order(
+            batch_size=min(batch_size, source.info.num_examples),
+            seed=seed,
+            start_step=start_step,
+            shuffle_buffer=self._run.data.shuffle_buffer,
+            cache=self._run.data.cache,
+            shares_files=False,
+        )
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            batches = datasets.training_batches(source, maker, order, context)
+            return batches.map(lambda pixels, labels: (pixels[:, 0], labels))
+
+        return SharedBatches(make, order.batch_size, self.cancellable)
+
+    @property
+    def _run(self) -> Pretrain:
+        """The run, whose policy and options of views are the default."""
+        return self.subject.run or Pretrain()
+
+    def _preprocess(self, side: int) -> Any:
+        name = self.options.evaluation.preprocessing
+        name = DEFAULT_PREPROCESSING if name == "auto" else name
+        return views.evaluation(side, name)
+
+    def _view_maker(
+        self, source: datasets.Source, augmentation: str | None, count: int
+    ) -> datasets.ViewMaker:
+        """Returns what makes `count` views [B, V, S, S, K] by a policy.
+
+        It is that of a name (None: the run's), with the run's other options of
+        views.
+        """
+        options, side = self._run.views, self.subject.image_size
+        if augmentation is not None:
+            options = replace(options, augmentation=augmentation)
+        policy = resolve_views(options, source.info.name, side).policy
+        made = views.Views(
+            views.build(policy.label, image_size=side, **policy.arguments()),
+            count,
+        )
+        return datasets.ViewMaker(
+            made.geometric,
+            made.finish,
+            extra_channels=self.subject.channels - 3,
+        )
+
+    # ---- Prepared datasets of TFDS -------------------------------------------
+
+    @property
+    def data_dir(self) -> str | None:
+        """The folder of prepared datasets; None: TFDS's default."""
+        folder = self.options.evaluation.data_dir or self._run.data.data_dir
+        return folder or None
+
+    def prepared(self, name: str, split: str) -> datasets.Source | None:
+        """Opens a split of another TFDS dataset; None if it is not prepared."""
+        try:
+            return datasets.source(name, split, data_dir=self.data_dir)
+        # A dataset that TFDS does not know may be prepared under its name.
+        except (errors.AbsentDataError, errors.UnknownDatasetError):
+            return None
+
+    # ---- Embeddings ----------------------------------------------------------
 
     def cached(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         """Returns `make()` of the first call with this key."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
-
-    # ---- Embeddings ----------------------------------------------------------
-
-    def labels(self, split: str) -> np.ndarray:
-        """Returns a split's labels without embedding it: see `Data.labels`."""
-        if ("h", split) in self._cache:
-            return self.embeddings(split)[1]
-        return self.data.labels(split)
 
     def embeddings(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Embeds a split in its own order; cached, not to be modified.
@@ -157,6 +252,7 @@ class EvaluationContext:
             classifiers.check_embeddings(f"embeddings of {info.split}", h)
             if info.has_labels:
                 labels = _checked_labels(labels, info)
+            self.data._labels.setdefault(split, labels)
             self.log(
                 f"{self.subject.name} encoder: embedded {len(labels):,} images"
                 f" ({split}) in {time.monotonic() - start:.1f} s"
@@ -222,7 +318,17 @@ class EvaluationContext:
         hosts = distribution.num_hosts(self.subject.strategy)
         size = datasets.part_size(count, hosts)
         steps = -(-size // (rows * replicas // hosts))
-        batches = self.subject.embedder.steps(self.images.parts(source, rows))
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return datasets.evaluation_part(
+                source,
+                self._preprocess(self.subject.image_size),
+                batch_size=rows,
+                extra_channels=self.subject.channels - 3,
+                context=context,
+            )
+
+        batches = self.subject.embedder.steps(make)
         parts = []
         for part in self.cancellable(batches):
             parts.append([x.reshape([-1, x.shape[-1]]) for x in part])

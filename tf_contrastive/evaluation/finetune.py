@@ -3,33 +3,48 @@
 Chen et al. 2020 (SimCLR), appendix B.5: the whole network and a new linear
 layer are trained on 1 %, 10 % or all of the labels, class-balanced; for
 comparison, so is a network with random weights. The labels of ImageNet are
-those of the published lists. Vision transformers are trained as in MoCo v3.
-`transfer` trains by the same functions.
+those of the published lists (footnote 5), the datasets `imagenet2012_subset` of
+TFDS. Vision transformers are trained as in MoCo v3. `transfer` trains by the
+same functions.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, embedding, optimizers, schedules
+from tf_contrastive import (
+    classifiers,
+    datasets,
+    embedding,
+    optimizers,
+    schedules,
+)
 from tf_contrastive.base import errors
+from tf_contrastive.config.dataset import dataset_family
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.protocols import FINE_TUNING, Finetune, Transfer
+from tf_contrastive.datasets import subsets
 from tf_contrastive.distribution import all_finite
 from tf_contrastive.encoders import vit
-from tf_contrastive.evaluation import classification, few_labels
-from tf_contrastive.evaluation.context import EvaluationContext, holdout
-from tf_contrastive.evaluation.images import Batches
-from tf_contrastive.evaluation.report import Measurement
+from tf_contrastive.evaluation import classification
+from tf_contrastive.evaluation.context import Data, EvaluationContext
+from tf_contrastive.evaluation.report import Measurement, Part
+from tf_contrastive.evaluation.subject import Batches
 
 # (scores of training examples, their rows int [h]) -> larger is better.
 Score = Callable[[classifiers.Scores, np.ndarray], float]
 
+# Fraction of ImageNet's labels -> the dataset that has SimCLR's choice of them.
+_PUBLISHED = {
+    0.01: "imagenet2012_subset/1pct",
+    0.1: "imagenet2012_subset/10pct",
+}
 # Standard deviation of a new linear layer's weights (SimCLR's code).
 _HEAD_STDDEV = 0.01
 
@@ -43,7 +58,7 @@ class Recipe:
     and more, times the learning rate. `drop_path` is the stochastic depth of a
     vision transformer. `batch_norm_momentum` is that of moving statistics;
     None: the encoder's. The seed determines the order of images, the views, and
-    the initial linear layer.
+    the initial linear layer. `tuned_by` is the option of the learning rate.
     """
 
     steps: int
@@ -56,10 +71,10 @@ class Recipe:
     optimizer: str = "sgd"
     warmup_steps: int = 0
     drop_path: float = 0.0
+    tuned_by: str = "finetune_learning_rate"
 
 
-@dataclasses.dataclass(frozen=True)
-class FinetunedClassifier:
+class FinetunedClassifier(NamedTuple):
     """A fine-tuned encoder (images -> h) and its linear layer."""
 
     encoder: Callable[..., tf.Tensor]
@@ -95,11 +110,11 @@ def train(
       trained: whether the copy starts from the encoder's weights.
       label_sets: bool [n, C], the classes that each training example shows, if
         the training labels are row numbers
-        (`other_datasets.with_row_labels`): one logistic regression per class.
-        None: softmax regression of the labels.
+        (as in `transfer`): one logistic regression per class. None: softmax
+        regression of the labels.
 
     Raises:
-      UserError: if there is no copy to train.
+      UserError: if there are no weights to train, or too few labels.
       DivergedError: if the loss or a weight is not finite.
     """
     strategy = context.subject.strategy
@@ -129,7 +144,7 @@ def train(
     step = _step_function(
         strategy, encoder, kernel, bias, optimizer, label_sets
     )
-    batches = context.images.training(
+    batches = context.training_images(
         context.data.train,
         recipe.augmentation,
         batch_size=batch_size,
@@ -147,8 +162,7 @@ def train(
     weights = [*getattr(encoder, "variables", ()), kernel, bias]
     if not (np.isfinite(values).all() and all_finite(weights)):
         raise errors.DivergedError(
-            f"fine-tuning diverged at learning rate {recipe.learning_rate:g}:"
-            " lower it"
+            f"diverged: lower {errors.arg(recipe.tuned_by)}"
         )
     return FinetunedClassifier(
         encoder,
@@ -243,38 +257,25 @@ def _step_function(
 
 def select_recipe(
     context: EvaluationContext,
-    rows: np.ndarray,
+    held_out: np.ndarray,
     recipes: Sequence[Recipe],
     *,
     trained: bool,
-    held_out: np.ndarray | None = None,
-    fraction: float = Evaluation.validation_fraction,
-    score: Score | None = None,
+    score: Score,
     label_sets: np.ndarray | None = None,
 ) -> tuple[Recipe, list[float | None]]:
-    """Selects the recipe with the best score on a held-out part of the labels.
+    """Selects the recipe with the best score on a held-out part of train.
 
-    Args:
-      context, trained, label_sets: see `train`.
-      rows: int [m], increasing: the available training examples.
-      recipes: candidates; a single one is returned without training.
-      held_out: rows to select on; None: a fraction of each class.
-      fraction: that fraction.
-      score: the score; None: top-1.
-
-    Returns:
-      (the best recipe, of equal ones the first; the score of each, None where
-      the training diverged). Raises `DivergedError` if all of them diverge.
+    `held_out` are its rows; other arguments: see `train`. A single recipe is
+    returned without training. Returns (the best one, of equal ones the first;
+    the score of each, None where the training diverged). Raises `DivergedError`
+    if all of them diverge.
     """
     if len(recipes) == 1:
         return recipes[0], []
-    if held_out is None:
-        labels = context.labels("train")[rows]
-        seed = context.options.evaluation.seed
-        held_out = rows[holdout(labels, fraction, seed)[1]]
-    score = score or score_by(context, "top1")
+    rows = np.arange(context.data.train.info.num_examples)
     fit_rows = np.setdiff1d(rows, held_out)
-    images = context.images.plain(context.data.train.select(held_out))
+    images = context.images(context.data.train.select(held_out))
     scores: list[float | None] = []
     for recipe in recipes:
         try:
@@ -297,24 +298,46 @@ def select_recipe(
         )
     best = int(np.argmax([-1.0 if s is None else s for s in scores]))
     if scores[best] is None:
+        option = errors.arg(recipes[best].tuned_by)
         raise errors.DivergedError(
-            "fine-tuning diverged at every learning rate: use lower ones"
+            f"diverged at every learning rate: lower {option}"
         )
     return recipes[best], scores
 
 
-def score_by(context: EvaluationContext, metric: str) -> Score:
-    """Returns the score by a metric of `classification.METRICS`."""
-    function = classification.METRICS[metric]
-
-    def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
-        labels = context.labels("train")[rows]
-        return function(scores.top(1)[:, 0], labels)
-
-    return score
-
-
 # ---- The protocol ------------------------------------------------------------
+
+
+class _Labels(NamedTuple):
+    """A part of the training labels."""
+
+    context: EvaluationContext  # Its train has them.
+    rows: np.ndarray  # Int [m], increasing, of that train.
+    subset: str  # "all", "drawn", or the dataset of published ones.
+
+
+def _published(context: EvaluationContext, fraction: float) -> str | None:
+    """Returns the dataset of the published labels; None: they are drawn."""
+    info = context.data.train.info
+    is_imagenet = dataset_family(info.name) == "imagenet2012"
+    is_imagenet = is_imagenet and info.split == "train"
+    return _PUBLISHED.get(fraction) if is_imagenet else None
+
+
+def _few_labels(
+    context: EvaluationContext, fraction: float, seed: int
+) -> _Labels:
+    """Chooses a fraction of the training labels."""
+    published = _published(context, fraction)
+    if not published:
+        labels = context.data.labels("train")
+        rows = subsets.balanced_rows(labels, fraction, seed)
+        return _Labels(context, rows, "all" if fraction == 1 else "drawn")
+    source = context.prepared(published, "train")
+    assert source is not None  # See `lacks_copy_or_labels`.
+    datasets.check_scorable(source.info, context.data.test.info)
+    part = context.on(Data(source, context.data.test))
+    return _Labels(part, np.arange(source.info.num_examples), published)
 
 
 def lacks_copy_or_labels(context: EvaluationContext) -> str | None:
@@ -324,7 +347,17 @@ def lacks_copy_or_labels(context: EvaluationContext) -> str | None:
             f"the encoder has no trainable copy: set {errors.arg('workdir')} to"
             " a run"
         )
-    return few_labels.lacks(context)
+    for fraction in context.options.finetune.fractions:
+        published = _published(context, fraction)
+        if published and not context.prepared(published, "train"):
+            folder = context.data_dir or "TFDS's default folder"
+            return (
+                f"its labels of {context.data.train.info.name} are SimCLR's"
+                f" lists: prepare {published} in {folder}"
+                f" ({errors.arg('data_dir')}), or set other"
+                f" {errors.arg('finetune_fractions')}"
+            )
+    return None
 
 
 def measure(
@@ -333,24 +366,16 @@ def measure(
     fractions: Sequence[float],
     epochs: Sequence[int],
     batch_size: int,
-    learning_rates: Sequence[float],
+    learning_rate: float | None,
     augmentation: str,
     scratch: bool,
-    validation_fraction: float,
     seed: int,
-) -> Iterator[tuple[str, Measurement | errors.DivergedError]]:
+) -> Iterator[tuple[str, Part]]:
     """Scores networks that are fine-tuned with few labels.
 
-    Hyperparameters are those of `config.protocols.Finetune`. The best learning
-    rate on a held-out part of the labels is used on all of them. A random
-    network is not trained if the encoder is untrained itself.
-
-    Yields:
-      (variant, such as "1%" and "1% scratch", its measurement). Metric "subset"
-      says which labels they are: "imagenet2012_subset/1pct", "drawn" or "all".
-
-    Raises:
-      UserError: if there is no copy to train, or no list of labels.
+    Hyperparameters are those of `config.protocols.Finetune`. A random network
+    is not trained if the encoder is untrained itself. Variants are such as "1%"
+    and "1% scratch".
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
@@ -363,63 +388,47 @@ def measure(
     if scratch and has_random and context.subject.name != "untrained":
         starts[" scratch"] = False
     for fraction, passes in zip(fractions, epochs, strict=True):
-        labels = few_labels.choose(context, fraction, seed)
-        rows = labels.rows
-        batch = min(batch_size, len(rows))
-        steps_per_epoch = len(rows) // batch
-        recipes = [
-            Recipe(
-                steps=passes * steps_per_epoch,
-                learning_rate=rate * batch / REFERENCE_BATCH_SIZE,
-                batch_size=batch,
-                augmentation=augmentation,
-                seed=seed,
-                optimizer=optimizer,
-                weight_decay=tuning.weight_decay,
-                warmup_steps=round(
-                    min(tuning.warmup_epochs, passes / 10) * steps_per_epoch
-                ),
-                drop_path=tuning.drop_path,
-            )
-            for rate in learning_rates or [tuning.learning_rate]
-        ]
+        labels = _few_labels(context, fraction, seed)
+        batch = min(batch_size, len(labels.rows))
+        steps_per_epoch = len(labels.rows) // batch
+        rate = learning_rate or tuning.learning_rate
+        recipe = Recipe(
+            steps=passes * steps_per_epoch,
+            learning_rate=rate * batch / REFERENCE_BATCH_SIZE,
+            batch_size=batch,
+            augmentation=augmentation,
+            seed=seed,
+            optimizer=optimizer,
+            weight_decay=tuning.weight_decay,
+            warmup_steps=round(
+                min(tuning.warmup_epochs, passes / 10) * steps_per_epoch
+            ),
+            drop_path=tuning.drop_path,
+        )
         for suffix, trained in starts.items():
-            name = f"{100 * fraction:g}%{suffix}"
-            context.log(
-                f"fine-tuning, {name}: {len(rows):,} labels, {labels.subset}"
-            )
-            try:
-                recipe, validation = select_recipe(
-                    labels.context,
-                    rows,
-                    recipes,
-                    trained=trained,
-                    fraction=validation_fraction,
-                )
-                model = train(labels.context, rows, recipe, trained=trained)
-            except errors.DivergedError as error:
-                context.log(f"fine-tuning, {name}: left out: {error}")
-                option = errors.arg("finetune_learning_rates")
-                yield (
-                    name,
-                    errors.DivergedError(f"{name} diverged: lower {option}"),
-                )
-                continue
-            scores = model.scores(
-                context, context.images.plain(context.data.test)
-            )
-            part = classification.accuracies(scores, context.labels("test"))
-            part["resolved"] = {
-                "optimizer": optimizer,
-                "subset": "published"
-                if labels.is_published
-                else few_labels.DRAWN,
-            }
-            part["metrics"] = {
-                "labels": len(rows),
-                "subset": labels.subset,
-                "learning_rate": recipe.learning_rate,
-                "validation": validation,
-                "losses": model.losses,
-            }
-            yield name, part
+            part = functools.partial(_measure, context, labels, recipe, trained)
+            yield f"{100 * fraction:g}%{suffix}", part
+
+
+def _measure(
+    context: EvaluationContext, labels: _Labels, recipe: Recipe, trained: bool
+) -> Measurement:
+    """Scores a network that is fine-tuned with some labels."""
+    rows, subset = labels.rows, labels.subset
+    context.log(f"fine-tuning with {len(rows):,} labels, {subset}")
+    model = train(labels.context, rows, recipe, trained=trained)
+    scores = model.scores(context, context.images(context.data.test))
+    is_published = subset in _PUBLISHED.values()
+    return {
+        **classification.accuracies(scores, context.data.labels("test")),
+        "resolved": {
+            "optimizer": recipe.optimizer,
+            "subset": "published" if is_published else "drawn",
+        },
+        "metrics": {
+            "labels": len(rows),
+            "subset": subset,
+            "learning_rate": recipe.learning_rate,
+            "losses": model.losses,
+        },
+    }

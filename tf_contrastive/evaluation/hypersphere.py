@@ -4,8 +4,6 @@ The protocol `uniformity`: alignment and uniformity of Wang and Isola 2020, and
 the distance of random projections from a Gaussian.
 """
 
-from typing import TypedDict
-
 import numpy as np
 import scipy.stats
 
@@ -83,22 +81,13 @@ def uniformity(embeddings: np.ndarray) -> float:
     return float(np.log(total / (len(z) * (len(z) - 1))))
 
 
-class RandomProjections(TypedDict):
-    """Projections float32 [n, k], and a measure of each direction [k]."""
-
-    projections: np.ndarray
-    # Kolmogorov-Smirnov distance, 0 to 1, to the normal distribution of equal
-    # mean and deviation.
-    ks_normal: np.ndarray
-
-
 def random_projections(
     embeddings: np.ndarray,
     count: int = DIRECTIONS,
     *,
     normalize: bool = True,
     seed: int = Evaluation.seed,
-) -> RandomProjections:
+) -> dict[str, np.ndarray]:
     """Projects embeddings on random orthogonal directions.
 
     Projections of a uniform distribution on the hypersphere look Gaussian.
@@ -108,6 +97,10 @@ def random_projections(
       count: number of directions, at most P.
       normalize: whether to l2-normalize the embeddings.
       seed: seed of the directions.
+
+    Returns:
+      {"projections" float32 [n, k], "ks_normal" [k]: each one's Kolmogorov-
+      Smirnov distance to the normal distribution of its mean and deviation}.
 
     Chen et al. 2021 (Intriguing Properties), appendix B, figure B.1.
     """
@@ -135,19 +128,12 @@ def _ks_normal(values: np.ndarray) -> float:
 
 
 def measure(
-    context: EvaluationContext,
-    *,
-    view_examples: int,
-    seed: int,
+    context: EvaluationContext, *, view_examples: int, seed: int
 ) -> Measurement:
     """The protocol `uniformity`: the distribution of h and of z.
 
     Alignment is measured on two augmented views of test images, everything else
-    on the unaugmented test images.
-
-    Returns:
-      Metrics of h and, with a projection head, of z, with this suffix; those of
-      random projections are means over directions; a plot and an array each.
+    on the unaugmented test images. "ks_normal" is a mean over directions.
     """
     views = view_embeddings.embed_views(context, view_examples, seed)
     _, normalize = view_embeddings.loss_similarity(context)

@@ -4,7 +4,6 @@ Chen et al. 2021 (Intriguing Properties), section 3.2, figures 3 and 4: local
 features of inner layers, and patches of pixels, are clustered for each image.
 """
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -43,15 +42,9 @@ def local_features(
 ) -> LocalFeatures:
     """Finds the last layer at each of the `LAYERS` coarsest resolutions.
 
-    Args:
-      encoder: images float32 [n, side, side, channels] -> [n, D], a functional
-        Keras model.
-      side, channels: of the encoder's images.
-      scale: factor of the side, of models that take other images than their
-        own.
-
-    Raises:
-      UserError: if the encoder has no layer with more than one place.
+    The encoder maps images [n, side, side, channels]; they have `scale` times
+    this side if it takes others than its own. Raises `UserError` unless it is a
+    functional Keras model with a layer of more than one place.
     """
     features = None
     if isinstance(encoder, tf.keras.Model) and encoder.inputs:
@@ -125,11 +118,8 @@ def local_clusters(
     """Groups the places of a map [h, w, F] by K-means on their features.
 
     At most as many `clusters` as places are used. `normalize` l2-normalises;
-    gray pixels differ only in length.
-
-    Returns:
-      (cluster int [h, w], numbered by first appearance; fraction of the
-      features' variance between clusters, 0 to 1).
+    gray pixels differ only in length. Returns (cluster int [h, w], numbered by
+    first appearance; fraction of the features' variance between clusters).
     """
     import threadpoolctl
     from sklearn import cluster, exceptions
@@ -158,12 +148,10 @@ def local_clusters(
 
 
 def measure(context: EvaluationContext, *, seed: int) -> Measurement:
-    """Clusters local features of random test images; no labels are needed.
+    """Clusters local features, and pixels, of random test images.
 
-    Returns:
-      A measurement: metrics "explained_<layer>_<k>" (fraction of the variance
-      between clusters, mean over images) for each layer and for "pixels"; a
-      plot for each image.
+    Metrics "explained_<layer>_<k>" are the fraction of the variance between k
+    clusters, mean over images.
     """
     inner = local_features(
         context.subject.encoder,
@@ -176,8 +164,7 @@ def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     rows = view_embeddings.sample(
         context.data.test.info.num_examples, IMAGES, seed
     )
-    sized = dataclasses.replace(context.images, side=inner.side)
-    batches = sized.plain(context.data.test)
+    batches = context.images(context.data.test, inner.side)
     images = np.concatenate(
         [x for x, _ in view_embeddings.select(batches, rows)]
     )

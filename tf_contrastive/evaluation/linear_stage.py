@@ -5,7 +5,6 @@ and resumed.
 """
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -80,14 +79,15 @@ def run(
         linear=Linear(**vars(config.linear)),
     )
     # What the result depends on, as read back from JSON.
-    identity = {
-        "step": saved.step,
-        "train_split": config.data.split,
-        "test_split": config.data.test_split,
-        "version": options.version_of("linear"),
-        "hyperparameters": options.hyperparameters("linear"),
-    }
-    stage = json.loads(json.dumps(identity))
+    stage = files.as_json(
+        {
+            "step": saved.step,
+            "train_split": config.data.split,
+            "test_split": config.data.test_split,
+            "version": options.version_of("linear"),
+            "hyperparameters": options.hyperparameters("linear"),
+        }
+    )
     path = os.path.join(workdir, RESULT_FILE)
     form = {"results": [reports.ROW_FORM], "checksum": str}
     report = files.read_json(path, {}, form)

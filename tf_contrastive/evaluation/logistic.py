@@ -7,7 +7,7 @@ train, and test is scored once.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize
@@ -18,7 +18,6 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Logistic
 from tf_contrastive.evaluation import classification, statistics
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
-from tf_contrastive.evaluation.report import Measurement
 
 # L-BFGS: number of pairs of steps and gradients in memory; relative decrease of
 # the objective at which it stops; largest number of steps.
@@ -225,17 +224,6 @@ def fit_path(problem: Problem, path: np.ndarray) -> list[Fit]:
     return fits
 
 
-class LogisticMeasurement(Measurement):
-    """Result of `logistic_regression`."""
-
-    mean_per_class: float
-    scores: np.ndarray  # Logits float64 [n, C].
-    classes: np.ndarray  # Their ids [C].
-    penalty: float  # The selected one.
-    # "penalty", "objective", "validation" and "steps" of each penalty.
-    path: list[dict[str, float]]
-
-
 def logistic_regression(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
@@ -247,7 +235,7 @@ def logistic_regression(
     metric: str = "top1",
     seed: int = Evaluation.seed,
     log: Callable[[str], None] = lambda line: None,
-) -> LogisticMeasurement:
+) -> dict[str, Any]:
     """Accuracy of logistic regression with a penalty chosen on validation.
 
     The model is fitted on train without validation at every penalty, starting
@@ -266,6 +254,11 @@ def logistic_regression(
         `classification.METRICS`.
       seed: seed of the held-out rows.
       log: receives a line of progress.
+
+    Returns:
+      Accuracies and predictions; "mean_per_class"; "scores", logits [n, C] of
+      "classes", their ids; "penalty", the selected one; "path": "penalty",
+      "objective", "validation" and "steps" of each penalty.
     """
     if metric not in classification.METRICS:
         raise unknown("metric", metric, classification.METRICS)
@@ -329,7 +322,7 @@ def measure(
     highest_penalty: float,
     validation_fraction: float,
     seed: int,
-) -> Measurement:
+) -> dict[str, Any]:
     """The protocol `logistic`: see `logistic_regression` and `path_of`."""
     result = logistic_regression(
         *context.labelled_embeddings,
@@ -338,9 +331,9 @@ def measure(
         seed=seed,
         log=context.log,
     )
-    labels = context.labels("test")
+    labels = context.data.labels("test")
     path = result["path"]
-    result["metrics"] = {
+    metrics = {
         "mean_per_class": result["mean_per_class"],
         "mean_per_class_interval": statistics.interval(
             result["correct"], labels
@@ -348,4 +341,4 @@ def measure(
         "penalty": result["penalty"],
         **{f"path_{key}": [point[key] for point in path] for key in path[0]},
     }
-    return result
+    return {**result, "metrics": metrics}

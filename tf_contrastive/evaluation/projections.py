@@ -5,7 +5,7 @@
 divergence by SINCERE's loss. Feeney and Hughes 2024, theorem 11.
 """
 
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,14 +23,6 @@ _BLOCK = 1024
 TASK_BATCH, BOUND_BATCH = 4096, 512
 
 
-class ContrastiveAccuracy(TypedDict):
-    """Result of `contrastive_accuracy`."""
-
-    accuracy: float  # Fraction of views whose nearest candidate is right.
-    correct: np.ndarray  # Float [n], the fraction of each image's views.
-    entropy: float  # Of the softmax over candidates, mean, in nats.
-
-
 def contrastive_accuracy(
     projections: np.ndarray,
     temperature: float,
@@ -38,7 +30,7 @@ def contrastive_accuracy(
     batch_size: int = TASK_BATCH,
     normalize: bool = True,
     seed: int = Evaluation.seed,
-) -> ContrastiveAccuracy:
+) -> dict[str, Any]:
     """Accuracy of finding an image's other view among those of a batch.
 
     Each view is compared with the next view of every image of its batch; the
@@ -51,6 +43,10 @@ def contrastive_accuracy(
         results; batches are random.
       normalize: whether to l2-normalize the projections.
       seed: seed of the batches.
+
+    Returns:
+      {"accuracy": fraction of views, "correct" [n]: that of each image,
+      "entropy": of the softmax over candidates, mean, in nats}.
 
     Chen et al. 2020 (SimCLR), section 5.1 and table 5.
     """
@@ -87,27 +83,17 @@ def contrastive_accuracy(
 
 
 def measure_task(
-    context: EvaluationContext,
-    *,
-    view_examples: int,
-    seed: int,
+    context: EvaluationContext, *, view_examples: int, seed: int
 ) -> Measurement:
     """The protocol `contrastive`, on two views of test images.
 
-    Returns:
-      Metrics "contrastive_accuracy" (fraction; "_interval": by resampling
-      images), "contrastive_entropy" (nats), "max_entropy" (ln of the number of
-      candidates), "temperature", "images".
+    The interval is of resampled images; entropies are in nats, "max_entropy" is
+    ln of the number of candidates.
     """
     _, z, _ = view_embeddings.embed_views(context, view_examples, seed)
     assert z is not None
     temperature, normalize = view_embeddings.loss_similarity(context)
-    task = contrastive_accuracy(
-        z,
-        temperature,
-        normalize=normalize,
-        seed=seed,
-    )
+    task = contrastive_accuracy(z, temperature, normalize=normalize, seed=seed)
     batches = -(-len(z) // TASK_BATCH)
     return {
         "metrics": {
@@ -178,18 +164,13 @@ def _anchors(
 
 
 def measure_kl(
-    context: EvaluationContext,
-    *,
-    view_examples: int,
-    seed: int,
+    context: EvaluationContext, *, view_examples: int, seed: int
 ) -> Measurement:
     """The protocol `kl_bound`, on two views of test images.
 
-    Returns:
-      Metrics "kl_lower_bound" and "sincere_loss" (nats, means over anchors),
-      "upper_bound" (mean ln |N|, which "kl_lower_bound" cannot exceed),
-      "temperature", "images". If no batch has two images of one class and one
-      of another, only "kl_lower_bound": None.
+    Metrics are in nats, means over anchors; "upper_bound" is the mean ln |N|,
+    which "kl_lower_bound" cannot exceed. It alone is there, and None, if no
+    batch has two images of one class and one of another.
     """
     _, z, labels = view_embeddings.embed_views(context, view_examples, seed)
     assert z is not None

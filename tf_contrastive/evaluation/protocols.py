@@ -6,9 +6,11 @@ change. A protocol that trains an encoder trains a copy
 (`Subject.new_encoder`).
 """
 
+import functools
 import importlib
+import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tf_contrastive import embedding
@@ -16,7 +18,7 @@ from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.report import Measurement, Report
+from tf_contrastive.evaluation.report import Part, Report
 
 
 def select(
@@ -93,8 +95,7 @@ def run(
 ) -> dict[str, Any]:
     """Measures a frozen encoder by each of the protocols, or by "all".
 
-    The results of each protocol, and of each variant of those that yield them,
-    are added to `report`.
+    Each result is added to `report` as soon as it is measured.
 
     Returns:
       {"results": [{"encoder", "protocol", "variant" (one of several results of
@@ -113,8 +114,7 @@ def run(
     before = embedding.checksum(context.subject.encoder)
     report = Report() if report is None else report
     report.begin(before, left_out)
-    results = []
-    diverged = []
+    results, diverged = [], []
     for name in selected:
         options = context.options
         facts = {
@@ -124,12 +124,15 @@ def run(
             "scale": options.evaluation.scale,
             "hyperparameters": options.recorded(name),
         }
-        begin = start = time.monotonic()
-        for parts in _parts(context, name):
-            if isinstance(parts, errors.DivergedError):
-                diverged.append(f"{name}: {parts.marked}")
+        start = time.monotonic()
+        for variant, part in _parts(context, name):
+            title = f"{name} {variant}".strip()
+            try:
+                measurement = part()
+            except errors.DivergedError as error:
+                context.log(f"{title}: left out: {error}")
+                diverged.append(f"{title}: {error.marked}")
                 continue
-            seconds = (time.monotonic() - start) / len(parts)
             after = embedding.checksum(context.subject.encoder)
             if after != before:
                 raise RuntimeError(
@@ -137,28 +140,21 @@ def run(
                     f" ({before[:12]} -> {after[:12]}, protocol {name}):"
                     " its results are invalid"
                 )
-            results += report.add(context, facts, parts, seconds)
-            start = time.monotonic()
-        seconds = time.monotonic() - begin
-        context.log(f"{context.subject.name} encoder, {name}: {seconds:.1f} s")
+            seconds, start = time.monotonic() - start, time.monotonic()
+            context.log(
+                f"{context.subject.name} encoder, {title}: {seconds:.1f} s"
+            )
+            facts["variant"] = variant
+            results.append(report.add(context, facts, measurement, seconds))
     if diverged:
         raise errors.DivergedError("; ".join(diverged))
     return {"results": results, "left_out": left_out, "checksum": before}
 
 
-def _parts(
-    context: EvaluationContext, name: str
-) -> Iterator[dict[str, Measurement] | errors.DivergedError]:
-    """Yields a protocol's measurements by variant, as they come."""
-    try:
-        measured = measure(
-            context, name, **context.options.hyperparameters(name)
-        )
-        if not isinstance(measured, Iterator):
-            yield measured.get("parts", {"": measured})
-            return
-        for variant, part in measured:
-            is_lost = isinstance(part, errors.DivergedError)
-            yield part if is_lost else {variant: part}
-    except errors.DivergedError as error:
-        yield error
+def _parts(context: EvaluationContext, name: str) -> Iterable[tuple[str, Part]]:
+    """Returns a protocol's variants, and what measures each."""
+    whole = functools.partial(
+        measure, context, name, **context.options.hyperparameters(name)
+    )
+    function = _load(PROTOCOLS[name].implementation)
+    return whole() if inspect.isgeneratorfunction(function) else [("", whole)]

@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 import numpy as np
@@ -41,7 +41,7 @@ _BY_CLASS, _BALANCED = "class_accuracies", "balanced_accuracy"
 _FEW = 10
 _DOTS_PER_INCH = 120
 # Two history entries with equal values of these describe the same checkpoint.
-KEYS = ("step", "dataset", "train_split", "test_split")
+_KEYS = ("step", "dataset", "train_split", "test_split")
 # The accuracies of the default protocols are columns of the HParams page.
 _DEFAULTS = Evaluation.protocols
 
@@ -78,6 +78,7 @@ class Measurement(TypedDict, total=False):
 
     top1: float
     top5: float
+    loss: float  # Mean training loss of the last epoch, in nats.
     metrics: dict[str, Any]  # Numbers, lists of numbers, or None.
     predictions: np.ndarray  # Int [n], class ids.
     correct: np.ndarray  # For each scored example, bool or a fraction [n].
@@ -89,8 +90,10 @@ class Measurement(TypedDict, total=False):
     # What the protocol chose by the available data: results compare only where
     # it is equal.
     resolved: dict[str, Any]
-    # By variant, for a protocol with several results, without other fields.
-    parts: dict[str, "Measurement"]
+
+
+# Measures one of several results of a protocol.
+Part = Callable[[], Measurement]
 
 
 # ---- Rows --------------------------------------------------------------------
@@ -131,7 +134,7 @@ def result_row(
 def _scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
     """Returns the labels of the examples that a measurement scored, [n]."""
     labels = part.get("labels")
-    return context.labels("test") if labels is None else labels
+    return context.data.labels("test") if labels is None else labels
 
 
 def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
@@ -175,9 +178,7 @@ class Report:
     """
 
     def __init__(
-        self,
-        folder: str | None = None,
-        facts: Mapping[str, Any] | None = None,
+        self, folder: str | None = None, facts: Mapping[str, Any] | None = None
     ) -> None:
         """Prepares the report; nothing is written if `folder` is None.
 
@@ -194,8 +195,6 @@ class Report:
         self._current: tuple[str, ...] = ()
         self._about: dict[str, dict[str, Any]] = {}
         self._entries: dict[str, Any] = {}
-        if folder:
-            files.remove_leftovers(os.path.join(folder, FOLDER))
 
     @functools.cached_property
     def _writer(self) -> tf.summary.SummaryWriter:
@@ -217,43 +216,41 @@ class Report:
                 read(self._folder)
                 path = os.path.join(self._folder, RESULTS_FILE)
                 files.check_writable(path, ADVICE)
+                files.remove_leftovers(os.path.join(self._folder, FOLDER))
 
     def add(
         self,
         context: EvaluationContext,
         facts: dict[str, Any],
-        parts: Mapping[str, Measurement],
+        part: Measurement,
         seconds: float,
-    ) -> list[dict[str, Any]]:
-        """Adds and writes measurements of one protocol, by variant.
+    ) -> dict[str, Any]:
+        """Adds and writes one result; see `result_row`, which is returned.
 
-        Consecutive calls for an encoder and a protocol add to the same npz
-        file. See `result_row`; returns the rows.
+        Consecutive results of a protocol are in one npz file.
         """
-        rows = [
-            result_row(context, facts | {"variant": variant}, part, seconds)
-            for variant, part in parts.items()
-        ]
-        self.rows += rows
+        row = result_row(context, facts, part, seconds)
+        self.rows.append(row)
         if self._folder:
-            self._save(self._folder, context, rows, parts)
-            self._summarize(self._folder, context, rows)
-            self.write(finished=False, unfinished=facts["protocol"])
-        return rows
+            self._save(self._folder, context, row, part)
+            self._summarize(self._folder, context, row)
+            self.write(finished=False)
+        return row
 
     # ---- Files ----
 
-    def write(self, *, finished: bool = True, unfinished: str = "") -> None:
+    def write(self, *, finished: bool = True) -> None:
         """Writes `evaluation.json`, if there are results and a folder.
 
         Results that are not `finished` do not replace finished ones, so that a
         killed evaluation leaves the previous results: they only add to the
-        history, which does not list the protocol `unfinished` as measured.
+        history, which does not list the last one's protocol as measured.
         """
         if not (self._folder and self.rows):
             return
+        unfinished = "" if finished else self.rows[-1]["protocol"]
         entry = {
-            **{key: self._facts[key] for key in KEYS},
+            **{key: self._facts[key] for key in _KEYS},
             "checksum": self.checksum,
             "protocols": {
                 f"{row['protocol']}@{row['version']}": row["hyperparameters"]
@@ -272,7 +269,7 @@ class Report:
         ):
             content, others = read(self._folder), []
             for previous in content.get("history", []):
-                if not _is_same(previous, entry):
+                if not self._is_of(previous):
                     others.append(previous)
                 elif previous["checksum"] == entry["checksum"]:
                     for field in ("protocols", "metrics"):
@@ -289,40 +286,51 @@ class Report:
             path = os.path.join(self._folder, RESULTS_FILE)
             files.write_json(path, content | {"history": history}, ADVICE)
 
+    def _is_of(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry of the history is of this checkpoint."""
+        return all(entry.get(key) == self._facts[key] for key in _KEYS)
+
+    def measured(self) -> dict[str, dict[str, Any]] | None:
+        """Looks up which protocols the checkpoint was measured by.
+
+        Returns "protocol@version" -> hyperparameters; None if it was not
+        measured.
+        """
+        history = read(self._folder).get("history", []) if self._folder else []
+        entries = filter(self._is_of, history)
+        return next((entry["protocols"] for entry in entries), None)
+
     def _save(
         self,
         folder: str,
         context: EvaluationContext,
-        rows: list[dict[str, Any]],
-        parts: Mapping[str, Measurement],
+        row: dict[str, Any],
+        part: Measurement,
     ) -> None:
         """Writes arrays and plots."""
-        current = (context.subject.name, rows[0]["protocol"])
+        current = (context.subject.name, row["protocol"])
         if current != self._current:
             self._current, self._about, self._entries = current, {}, {}
         base = os.path.join(folder, FOLDER, "-".join(current))
-        for row, (variant, part) in zip(rows, parts.items(), strict=True):
-            self._about[variant] = self._facts_of(context, row, part)
-            arrays: dict[str, Any] = {**part.get("arrays", {})}
-            for name in ("predictions", "correct"):
-                if name in part:
-                    arrays[name] = np.asarray(part[name])
-            for name, array in arrays.items():
-                self._entries[entry_name(variant, name)] = array
-            for name, figure in part.get("plots", {}).items():
-                plot = "-".join(filter(None, (variant, name)))
-                image = figures.png(figure, _DOTS_PER_INCH)
-                files.write(f"{base}-{plot}.png", image, ADVICE)
+        variant = row["variant"]
+        self._about[variant] = self._facts_of(context, row, part)
+        arrays: dict[str, Any] = {**part.get("arrays", {})}
+        for name in ("predictions", "correct"):
+            if name in part:
+                arrays[name] = np.asarray(part[name])
+        for name, array in arrays.items():
+            self._entries[entry_name(variant, name)] = array
+        for name, figure in part.get("plots", {}).items():
+            plot = "-".join(filter(None, (variant, name)))
+            image = figures.png(figure, _DOTS_PER_INCH)
+            files.write(f"{base}-{plot}.png", image, ADVICE)
         stream = io.BytesIO()
         about: dict[str, Any] = {ABOUT: json.dumps(self._about)}
         np.savez_compressed(stream, **about, **self._entries)
         files.write(f"{base}.npz", stream.getvalue(), ADVICE)
 
     def _facts_of(
-        self,
-        context: EvaluationContext,
-        row: dict[str, Any],
-        part: Measurement,
+        self, context: EvaluationContext, row: dict[str, Any], part: Measurement
     ) -> dict[str, Any]:
         """Returns what says whether two results can be compared."""
         facts = {key: row[key] for key in ("encoder", "protocol", "version")}
@@ -332,23 +340,18 @@ class Report:
             "step": self._facts["step"] or 0,
             "checksum": self._measured,
         }
-        if "correct" not in part:
-            return facts
-        facts |= {
-            "dataset": context.data.test.info.name,
-            "split": context.data.test.info.split,
-            "labels": digest(_scored_labels(context, part)),
-        }
-        if "dataset" in part:
-            # The split is that of the context's own dataset.
-            facts |= {"dataset": part["dataset"], "split": None}
+        if "correct" in part:
+            info = context.data.test.info
+            facts |= {
+                "dataset": part.get("dataset", info.name),
+                # That of the context's own dataset.
+                "split": None if "dataset" in part else info.split,
+                "labels": digest(_scored_labels(context, part)),
+            }
         return facts
 
     def _summarize(
-        self,
-        folder: str,
-        context: EvaluationContext,
-        rows: list[dict[str, Any]],
+        self, folder: str, context: EvaluationContext, row: dict[str, Any]
     ) -> None:
         """Writes numbers for TensorBoard.
 
@@ -356,23 +359,17 @@ class Report:
         others are.
         """
         step = self._facts["step"] or 0
-        encoder, protocol = context.subject.name, rows[0]["protocol"]
         run, dataset = context.subject.run, context.data.test.info.name
         is_own = run is None or run.data.dataset == dataset
         prefix = "" if is_own else f"{dataset}/"
         with self._writer.as_default(step=step):
-            for row in rows:
-                for tag, value in scalars(row).items():
-                    tf.summary.scalar(f"{prefix}{tag}", value)
+            for tag, value in scalars(row).items():
+                tf.summary.scalar(f"{prefix}{tag}", value)
         self._writer.flush()
-        if is_own and run and encoder == "trained":
-            scores = {
-                row_name(row): row["top1"]
-                for row in rows
-                if protocol in _DEFAULTS and row["top1"] is not None
-            }
+        is_column = row["protocol"] in _DEFAULTS and row["top1"] is not None
+        if is_own and run and row["encoder"] == "trained" and is_column:
             events = os.path.join(folder, tensorboard.EVENTS)
-            hparams.write_scores(events, scores, step)
+            hparams.write_scores(events, {row_name(row): row["top1"]}, step)
 
     # ---- For people ----
 
@@ -457,20 +454,3 @@ def read(folder: str) -> dict[str, Any]:
     """Reads a folder's `evaluation.json`; empty if there is none."""
     path = os.path.join(folder, RESULTS_FILE)
     return files.read_json(path, {}, _FORM)
-
-
-def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(entry.get(key) == other[key] for key in KEYS)
-
-
-def measured(
-    folder: str, checkpoint: Mapping[str, Any]
-) -> dict[str, dict[str, Any]] | None:
-    """Looks up which protocols a checkpoint, values of `KEYS`, was measured by.
-
-    Returns "protocol@version" -> hyperparameters; None if it was not measured.
-    """
-    for entry in read(folder).get("history", []):
-        if _is_same(entry, checkpoint):
-            return entry["protocols"]
-    return None

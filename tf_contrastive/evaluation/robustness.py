@@ -2,12 +2,13 @@
 
 Khosla et al. 2020 (SupCon), supplementary tables 2 and 3, after Hendrycks and
 Dietterich 2019: a classifier that was trained on clean images, that of the run
-or one on the frozen encoder, is scored on 15 corruptions at 5 severities.
-Corrupted images come from a prepared -C dataset of TensorFlow Datasets, or else
-from `corruptions`.
+or one on the frozen encoder, is scored on up to 15 corruptions at 5 severities.
+A prepared -C dataset of TensorFlow Datasets has all of them; `corruptions`
+makes nine of any images.
 """
 
 import collections
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,23 +16,20 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets
+from tf_contrastive.base.errors import arg
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset import facts
-from tf_contrastive.config.protocols import SEVERITIES
 from tf_contrastive.evaluation import (
     classification,
     classification_metrics,
     figures,
-    other_datasets,
     statistics,
 )
+from tf_contrastive.evaluation.classification_metrics import SEVERITIES
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.corruptions import (
-    STAND_INS,
-    corrupt_batch,
-)
-from tf_contrastive.evaluation.images import Batches
+from tf_contrastive.evaluation.corruptions import CORRUPTIONS, corrupt_batch
 from tf_contrastive.evaluation.report import Measurement
+from tf_contrastive.evaluation.subject import Batches
 
 # Names of corruptions in TensorFlow Datasets, if different.
 _OTHER_NAMES = {
@@ -40,14 +38,9 @@ _OTHER_NAMES = {
 }
 
 
-class Cell(NamedTuple):
-    """One corruption at one severity; `CLEAN` is none."""
-
-    corruption: str
-    severity: int
-
-
-CLEAN = Cell("clean", 0)
+# A corruption and its severity.
+_Cell = tuple[str, int]
+_CLEAN: _Cell = ("clean", 0)
 
 
 class _Predictions(NamedTuple):
@@ -58,6 +51,10 @@ class _Predictions(NamedTuple):
 
     confidences: np.ndarray
     correct: np.ndarray
+
+    def calibration_error(self) -> float:
+        bins = classification_metrics.reliability(*self)
+        return classification_metrics.calibration_error(bins)
 
 
 # Embeddings [n, D] -> (confidences [n] or [0], predicted classes [n]).
@@ -79,14 +76,16 @@ def measure(
     Hyperparameters are those of `config.protocols.Robustness`, and `linear`,
     options of `classification.fit_linear`. Lists among the metrics are by
     severity, and means over corruptions; mean_error, mce and relative_mce are
-    in percent, the latter relative to AlexNet (None on other data than
-    ImageNet). Neighbours have no confidences.
+    in percent, the latter relative to AlexNet (None unless all 15 corruptions
+    of ImageNet are measured). Neighbours have no confidences.
     """
     if classifier == "auto":
         has_head = not classification.lacks_head(context)
         classifier = "head" if has_head else "linear"
     classify = _classifier(context, classifier, linear | {"seed": seed}, k)
-    prepared = _prepared_sources(context, corruptions)
+    wanted = corruptions or [*classification_metrics.ALEXNET]
+    prepared = _prepared_sources(context, wanted)
+    corruptions = [x for x in wanted if x in prepared or x in CORRUPTIONS]
     generated = [name for name in corruptions if name not in prepared]
     context.log(
         f"robustness: {len(prepared)} corruptions prepared, {len(generated)}"
@@ -94,10 +93,10 @@ def measure(
     )
     batches = _batches(context, prepared, generated, examples, seed)
     predicted = _predict(context, classify, batches)
-    clean = predicted[CLEAN]
+    clean = predicted[_CLEAN]
     clean_top1 = float(clean.correct.mean())
     table = [
-        [predicted[Cell(name, severity)] for severity in SEVERITIES]
+        [predicted[name, severity] for severity in SEVERITIES]
         for name in corruptions
     ]
     errors = np.array([[1 - p.correct.mean() for p in row] for row in table])
@@ -129,63 +128,47 @@ def measure(
             "classifier": classifier,
             "prepared": list(prepared),
             "generated": generated,
-            "stand_ins": [name for name in generated if name in STAND_INS],
         },
         "plots": {"severity": figures.severities(curves, clean_top1)},
         "arrays": {"errors": errors},
-        "resolved": {"prepared": sorted(prepared)},
+        "resolved": {"prepared": sorted(prepared), "corruptions": corruptions},
     }
-    if clean.confidences.size:
-        _add_calibration(measurement, clean, table)
-    else:
+    if not clean.confidences.size:
         measurement["metrics"]["neighbors"] = k
+        return measurement
+    ece = np.array([[p.calibration_error() for p in row] for row in table])
+    measurement["arrays"]["ece"] = ece
+    measurement["metrics"] |= {
+        "ece_clean": clean.calibration_error(),
+        "ece": ece.mean(axis=0).tolist(),
+    }
     return measurement
 
 
 def _predict(
     context: EvaluationContext,
     classify: _Classify,
-    batches: Iterable[tuple[Cell, Any, Any]],
-) -> dict[Cell, _Predictions]:
+    batches: Iterable[tuple[_Cell, Any, Any]],
+) -> dict[_Cell, _Predictions]:
     """Classifies the images of all cells, in one stream.
 
     The encoder is traced once.
     """
-    cells: collections.deque[Cell] = collections.deque()
+    cells: collections.deque[_Cell] = collections.deque()
 
     def stream() -> Iterator[tuple[Any, Any]]:
         for cell, images, labels in batches:
             cells.append(cell)
             yield images, labels
 
-    parts: dict[Cell, list[_Predictions]] = collections.defaultdict(list)
+    parts: dict[_Cell, list[_Predictions]] = collections.defaultdict(list)
     for h, labels in context.subject.embed_batches(stream()):
         confidences, classes = classify(h)
         correct = classes == labels
         parts[cells.popleft()].append(_Predictions(confidences, correct))
-    return {cell: _joined(part) for cell, part in parts.items()}
-
-
-def _joined(parts: Sequence[_Predictions]) -> _Predictions:
-    return _Predictions(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _add_calibration(
-    measurement: Measurement,
-    clean: _Predictions,
-    table: Sequence[Sequence[_Predictions]],
-) -> None:
-    """Adds calibration errors; the table is by corruption."""
-
-    def error(predictions: _Predictions) -> float:
-        bins = classification_metrics.reliability(*predictions)
-        return classification_metrics.calibration_error(bins)
-
-    ece = np.array([[error(p) for p in row] for row in table])
-    measurement["arrays"]["ece"] = ece
-    measurement["metrics"] |= {
-        "ece_clean": error(clean),
-        "ece": ece.mean(axis=0).tolist(),
+    return {
+        cell: _Predictions(*map(np.concatenate, zip(*part, strict=True)))
+        for cell, part in parts.items()
     }
 
 
@@ -199,20 +182,14 @@ def _classifier(
 
     `linear` has the options of a linear classifier; k neighbours vote.
     """
+    scores: Callable[[np.ndarray], classifiers.Scores]
     if name == "head":
-        return _confident(lambda h: classification.head_scores(context, h))
-    train = context.embeddings("train")
-    if name == "linear":
-        model, _ = classification.fit_linear(*train, **linear)
-        return _confident(model.scores)
-    return lambda h: (
-        np.empty(0),
-        np.asarray(classifiers.knn(*train, h, k)),
-    )
-
-
-def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
-    """Returns the classifier of logits."""
+        scores = functools.partial(classification.head_scores, context)
+    else:
+        train = context.embeddings("train")
+        if name == "knn":
+            return lambda h: (np.empty(0), classifiers.knn(*train, h, [k])[0])
+        scores = classification.fit_linear(*train, **linear)[0].scores
 
     def classify(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits = scores(h)
@@ -222,10 +199,24 @@ def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
     return classify
 
 
-def lacks_classifier(context: EvaluationContext) -> str | None:
-    """Returns why `robustness` has no classifier to score, or None."""
-    if context.options.robustness.classifier == "head":
-        return classification.lacks_head(context)
+def lacks_classifier_or_images(context: EvaluationContext) -> str | None:
+    """Returns which classifier or images `robustness` lacks, or None."""
+    options = context.options.robustness
+    if options.classifier == "head" and (
+        reason := classification.lacks_head(context)
+    ):
+        return reason
+    absent = [x for x in options.corruptions if x not in CORRUPTIONS]
+    prepared = _prepared_sources(context, absent)
+    if absent := [name for name in absent if name not in prepared]:
+        info = context.data.test.info
+        version = facts(info.name).corrupted
+        prepare = version and f"; {version.name}, prepared, has 15"
+        return (
+            f"{arg('robustness_corruptions', absent)}: only"
+            f" {', '.join(CORRUPTIONS)} can be made of {info.name}"
+            f" {info.split}{prepare or ''}"
+        )
     return None
 
 
@@ -245,13 +236,9 @@ def _prepared_sources(
     prepared = {}
     for name in names:
         for alias in (name, _OTHER_NAMES.get(name, name)):
-            sources = [
-                other_datasets.source(
-                    context, f"{version.name}/{alias}_{s}", split
-                )
-                for s in SEVERITIES
-            ]
-            available = [source for source in sources if source is not None]
+            parts = [f"{version.name}/{alias}_{s}" for s in SEVERITIES]
+            opened = [context.prepared(part, split) for part in parts]
+            available = [source for source in opened if source is not None]
             if len(available) == len(SEVERITIES):
                 prepared[name] = available
     return prepared
@@ -263,29 +250,27 @@ def _batches(
     generated: Sequence[str],
     examples: int,
     seed: int,
-) -> Iterator[tuple[Cell, Any, Any]]:
+) -> Iterator[tuple[_Cell, Any, Any]]:
     """Yields (cell, images [b, S, S, K], labels [b]) of all cells.
 
     Each image is decoded once, and then corrupted in every way.
     """
     first = 0
-    for images, labels in _take(
-        context.images.plain(context.data.test), examples
-    ):
-        yield CLEAN, images, labels
+    for images, labels in _take(context.images(context.data.test), examples):
+        yield _CLEAN, images, labels
         pixels = np.around(images[..., :3].numpy() * 255).astype(np.uint8)
         for name in generated:
             for severity in SEVERITIES:
                 corrupted = corrupt_batch(pixels, name, severity, first, seed)
                 corrupted = tf.constant(corrupted.astype(np.float32) / 255)
                 corrupted = tf.concat([corrupted, images[..., 3:]], axis=-1)
-                yield Cell(name, severity), corrupted, labels
+                yield (name, severity), corrupted, labels
         first += len(pixels)
     for name, sources in prepared.items():
         for severity, source in zip(SEVERITIES, sources, strict=True):
-            batches = _take(context.images.plain(source), examples)
+            batches = _take(context.images(source), examples)
             for images, labels in batches:
-                yield Cell(name, severity), images, labels
+                yield (name, severity), images, labels
 
 
 def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:

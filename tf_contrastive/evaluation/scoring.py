@@ -13,16 +13,13 @@ from tf_contrastive import checkpoints, datasets, distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data as DataOptions
-from tf_contrastive.config.data import check_pod, inherited
+from tf_contrastive.config.data import Reading, check_pod, inherited
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols
 from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.report import Report
 from tf_contrastive.evaluation.subject import Subject
-
-# Of data that have no test split.
-_TEST_FRACTION = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,24 +36,19 @@ class Setting:
     data: Data
     strategy: tf.distribute.Strategy
 
-    @property
-    def folder(self) -> str | None:
-        """The folder of all output; None: nothing is written."""
-        evaluation = self.options.evaluation
-        if not distribution.is_chief(self.strategy):
-            return None
-        return evaluation.output_dir or evaluation.workdir or None
-
-    def facts(self, step: int | None) -> dict[str, object]:
-        """Returns what identifies the results of a checkpoint."""
-        evaluation = self.options.evaluation
-        return {
+    def report(self, step: int | None) -> Report:
+        """Returns the report of a checkpoint, which the chief writes."""
+        evaluation, folder = self.options.evaluation, None
+        if distribution.is_chief(self.strategy):
+            folder = evaluation.output_dir or evaluation.workdir or None
+        facts = {
             "dataset": self.data.train.info.name,
             "train_split": evaluation.train_split,
             "test_split": evaluation.test_split,
             "scale": evaluation.scale,
             "step": step,
         }
+        return Report(folder, facts)
 
 
 def score(setting: Setting, run: checkpoints.Run | None) -> None:
@@ -69,7 +61,6 @@ def score(setting: Setting, run: checkpoints.Run | None) -> None:
     Raises:
       DivergedError: at the end, if the training of some results diverged.
     """
-    evaluation = setting.options.evaluation
     distribution.check_same(
         setting.strategy,
         fields.common(setting.options),
@@ -78,27 +69,25 @@ def score(setting: Setting, run: checkpoints.Run | None) -> None:
             "the test split": setting.data.test.content,
         },
     )
-    names = evaluation.protocols
+    names = setting.options.evaluation.protocols
     diverged: list[str] = []
-    facts = setting.facts(run.step if run else None)
-    report = Report(setting.folder, facts)
+    report = setting.report(run.step if run else None)
     for subject in _subjects(setting, run):
         context = EvaluationContext(
-            subject,
-            setting.data,
-            setting.options,
-            log=terminal.info,
+            subject, setting.data, setting.options, log=terminal.info
         )
         try:
             protocols.run(context, names, report)
         except errors.DivergedError as error:
             diverged.append(f"{subject.name} encoder, {error.marked}")
-        report.write(finished=False)
     report.write()
     if report.rows and distribution.is_chief(setting.strategy):
         if run:
             terminal.info(f"step {run.step:,}:")
         print(report.text(), flush=True)
+    for source in (setting.data.train, setting.data.test):
+        for name in source.info.bad_images:
+            terminal.info(f"left out, cannot be read: {name}")
     if diverged:
         raise errors.DivergedError("; ".join(diverged))
 
@@ -130,57 +119,46 @@ def open_setting(
       UserError: for data that cannot be scored, such as images that a
         classifier, or the run with their labels, learns from.
     """
-    options = resolve_splits(options, run.config.data if run else None)
+    config = run.config if run else None
+    options = resolve_splits(options, config.data if config else None)
     evaluation, reading = options.evaluation, options.reading
     name, data_dir = evaluation.dataset, evaluation.data_dir
-    if run:
-        name = name or run.config.data.dataset
-        if name == run.config.data.dataset:
-            reading = inherited(reading, run.config.reading)
-        data_dir = data_dir or run.config.data.data_dir
+    if config:
+        name = name or config.data.dataset
+        if name == config.data.dataset:
+            reading = inherited(reading, config.reading)
+        data_dir = data_dir or config.data.data_dir
     if distribution.is_pod(strategy):
         check_pod(
             evaluation.workdir, DataOptions(dataset=name, data_dir=data_dir)
         )
 
-    def opened(split: str) -> datasets.Source:
+    def opened(split: str, reading: Reading = reading) -> datasets.Source:
         source = datasets.source(
             name, split, data_dir=data_dir or None, reading=reading
         )
         # No classifier learns from images without a label, or is scored.
         return source.labelled()
 
-    splits = evaluation.train_split, evaluation.test_split
-    try:
-        train, test = map(opened, splits)
-    except errors.AbsentSplitError:
-        if splits != ("train", "test"):
-            raise
-        reading = dataclasses.replace(reading, test_fraction=_TEST_FRACTION)
-        # First test: data of which nothing is held out still lack it.
-        test, train = map(opened, reversed(splits))
-        terminal.warning(
-            f"{name} has no split test: scoring {_TEST_FRACTION:.0%} of the"
-            " images of each class, on which the encoder may have been"
-            " trained; set"
-            f" {errors.arg('test_fraction', format(_TEST_FRACTION, 'g'))}"
-            " in pretrain to hold them out"
-        )
+    train, test = map(opened, (evaluation.train_split, evaluation.test_split))
     if train.info.has_labels and test.info.has_labels:
         info = datasets.check_scorable(train.info, test.info)
         test = dataclasses.replace(test, info=info)
     names = evaluation.protocols
-    wanted = [PROTOCOLS[x] for x in names if x != "all"]
-    wanted = [*PROTOCOLS.values()] if "all" in names else wanted
-    config = run.config if run else None
+    wanted = [
+        protocol
+        for key, protocol in PROTOCOLS.items()
+        if key in names or "all" in names
+    ]
     if (
         config
         and config.data.dataset == name
         and config.loss.needs_labels
         and any(protocol.needs_labels for protocol in wanted)
     ):
-        own = config.data.split
-        learned = train if own == evaluation.train_split else opened(own)
+        learned, own = train, config.data.split
+        if (own, config.reading) != (evaluation.train_split, reading):
+            learned = opened(own, config.reading)
         datasets.check_disjoint(learned, test)
     if any(protocol.learns for protocol in wanted):
         splits = "train_split", "test_split"

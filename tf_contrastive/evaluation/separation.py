@@ -4,7 +4,7 @@ The protocol `separation`: margins per class and neighbour histograms of Feeney
 and Hughes 2024 (SINCERE), section 4.1 and figure 2.
 """
 
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -24,22 +24,12 @@ HISTOGRAM_BINS = 100
 _MAX_CLASSES = 2**24
 
 
-class SeparationMargin(TypedDict):
-    """Margins, and the largest cosines that they are computed from."""
-
-    mean: float  # Over the classes that have a margin.
-    # Float [C], classes 0 to the largest id; NaN if train or test lacks it.
-    per_class: np.ndarray
-    target: np.ndarray  # Float32 [n], NaN where train has no such image.
-    noise: np.ndarray  # The same, to other classes.
-
-
 def separation_margin(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
-) -> SeparationMargin:
+) -> dict[str, Any]:
     """Margin between the similarity to the own class and to other classes.
 
     The margin of a class is the median, over its test images, of the largest
@@ -47,6 +37,11 @@ def separation_margin(
     to train images of other classes. Embeddings are float [m, D] and [n, D],
     l2-normalized inside; labels are int, from 0. Train needs two classes, and
     one that test has.
+
+    Returns:
+      {"mean": over the classes that have a margin, "per_class" [C], NaN if
+      train or test lacks a class, "target" and "noise": the largest cosines
+      float32 [n] to the own class and to others, NaN without such images}.
 
     Feeney and Hughes 2024 (SINCERE), section 4.1 and table 1, per class as its
     caption says (the authors' code takes medians over all images).
@@ -103,22 +98,14 @@ def separation_margin(
     }
 
 
-class NeighborHistograms(TypedDict):
-    """Fractions [bins] that sum to 1; zeros and NaN without any value."""
-
-    edges: np.ndarray  # [bins + 1]
-    target: np.ndarray
-    noise: np.ndarray
-    target_median: float
-    noise_median: float
-
-
 def neighbor_histograms(
     target: np.ndarray, noise: np.ndarray, bins: int = HISTOGRAM_BINS
-) -> NeighborHistograms:
+) -> dict[str, Any]:
     """Histograms of the cosines of `separation_margin`, float [n].
 
     NaN is ignored; values outside of [-0.1, 1] go into the first or last bin.
+    Returns {"edges" [bins + 1], "target", "noise" (fractions [bins]),
+    "target_median", "noise_median"}; zeros and NaN without any value.
     """
     edges = np.linspace(*HISTOGRAM_RANGE, bins + 1)
 
@@ -148,8 +135,8 @@ def measure(context: EvaluationContext) -> Measurement:
     test images, as the authors' code computes it. If train has one class only,
     or none of test's classes, there is only "margin": None.
     """
-    train_labels = context.labels("train")
-    labels = context.labels("test")
+    train_labels = context.data.labels("train")
+    labels = context.data.labels("test")
     classes = np.unique(train_labels)
     if len(classes) < 2 or not np.isin(labels, classes).any():
         context.log(

@@ -4,7 +4,6 @@ Chen et al. 2020 (SimCLR), appendix B.4.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,31 +17,31 @@ from tf_contrastive.evaluation.report import Measurement
 _TOP = (1, 10, 100)
 
 
-def spectrum(weights: np.ndarray) -> dict[str, Any]:
+def spectrum(
+    weights: np.ndarray,
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Computes the spectrum of the [D, P] weights of a linear projection.
 
     Returns:
-      {"singular_values" [min(D, P)], largest first, "eigenvalues" (magnitudes
-      [D], largest first; None unless W is square, and complex in general),
-      "shares" {k: sum of the first k values as a fraction of all; eigenvalues
-      if there are any, else singular values}, "effective_rank" (of singular
-      values)}.
+      (metrics "effective_rank" of the singular values, and "share_of_top_k",
+      the sum of the first k values as a fraction of all, of eigenvalues if
+      there are any; arrays "singular_values" [min(D, P)] and, of a square
+      matrix, "eigenvalues" (magnitudes [D]), largest first).
     """
     w = np.asarray(weights, np.float64)
-    singular = np.linalg.svd(w, compute_uv=False)
-    eigenvalues = None
+    values = singular = np.linalg.svd(w, compute_uv=False)
+    arrays = {"singular_values": singular}
     if w.shape[0] == w.shape[1]:
-        eigenvalues = np.sort(np.abs(np.linalg.eigvals(w)))[::-1]
-    values = singular if eigenvalues is None else eigenvalues
+        values = np.sort(np.abs(np.linalg.eigvals(w)))[::-1]
+        arrays["eigenvalues"] = values
     total = values.sum() or 1.0
-    return {
-        "singular_values": singular,
-        "eigenvalues": eigenvalues,
-        "shares": {
-            k: float(values[:k].sum() / total) for k in _TOP if k < len(values)
-        },
-        "effective_rank": hypersphere.entropy_rank(singular),
+    metrics = {
+        f"share_of_top_{k}": float(values[:k].sum() / total)
+        for k in _TOP
+        if k < len(values)
     }
+    metrics["effective_rank"] = hypersphere.entropy_rank(singular)
+    return metrics, arrays
 
 
 def linear_map(projection: Callable, features: int) -> np.ndarray:
@@ -60,25 +59,12 @@ def linear_map(projection: Callable, features: int) -> np.ndarray:
 
 
 def measure(context: EvaluationContext) -> Measurement:
-    """Measures the spectrum of a run's linear projection.
-
-    Returns:
-      A measurement: metrics "share_of_top_k" (see `spectrum`),
-      "effective_rank", "rows", "columns"; a plot; arrays of all values.
-    """
+    """Measures the spectrum of a run's linear projection."""
     assert context.subject.projection is not None
     w = linear_map(context.subject.projection, context.subject.width)
-    result = spectrum(w)
-    shares = {f"share_of_top_{k}": x for k, x in result["shares"].items()}
-    names = ("singular_values", "eigenvalues")
-    arrays = {n: result[n] for n in names if result[n] is not None}
+    metrics, arrays = spectrum(w)
     return {
-        "metrics": {
-            **shares,
-            "effective_rank": result["effective_rank"],
-            "rows": w.shape[0],
-            "columns": w.shape[1],
-        },
+        "metrics": {**metrics, "rows": w.shape[0], "columns": w.shape[1]},
         "plots": {"spectrum": figures.spectrum(arrays)},
         "arrays": arrays,
     }

@@ -7,7 +7,7 @@ time and memory that do not grow with the test set. RandomState is used because
 its stream is stable across NumPy versions.
 """
 
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,36 +26,6 @@ _RESAMPLES = 1000
 _DRAWS = 100_000
 
 Verdict = Literal["better", "worse", "tied"]
-
-
-class Interval(TypedDict):
-    """Mean, and the 2.5 % and the 97.5 % percentile of its resamples."""
-
-    mean: float
-    low: float
-    high: float
-
-
-class DifferenceInterval(TypedDict):
-    """mean(a) - mean(b), and the ends of its 95 % interval."""
-
-    difference: float
-    low: float
-    high: float
-
-
-class DifferenceTest(TypedDict):
-    """mean(a) - mean(b), and the two-sided p-value."""
-
-    difference: float
-    p_value: float
-
-
-class Comparison(DifferenceInterval):
-    """Interval and test of A against B."""
-
-    p_value: float
-    verdict: Verdict
 
 
 def _scores(name: str, correct: np.ndarray) -> np.ndarray:
@@ -137,8 +107,10 @@ def bootstrap_interval(
     seed: int = Evaluation.seed,
     *,
     labels: np.ndarray | None = None,
-) -> Interval:
+) -> dict[str, float]:
     """Computes the 95 % interval of an accuracy, by resampling the test set.
+
+    Returns {"mean", "low", "high"}, the 2.5 % and the 97.5 % percentile.
 
     Args:
       correct: bool [n], or scores in [0, 1], of each test example.
@@ -172,8 +144,10 @@ def bootstrap_difference(
     correct_b: np.ndarray,
     resamples: int = _RESAMPLES,
     seed: int = Evaluation.seed,
-) -> DifferenceInterval:
+) -> dict[str, float]:
     """Computes the 95 % interval of the difference of two accuracies, paired.
+
+    Returns {"difference": mean(a) - mean(b), "low", "high"}.
 
     Both models are scored on the same resamples of the same test examples, in
     the same order. Other arguments: see `bootstrap_interval`. The difference is
@@ -194,8 +168,10 @@ def permutation_test(
     correct_b: np.ndarray,
     draws: int = _DRAWS,
     seed: int = Evaluation.seed,
-) -> DifferenceTest:
+) -> dict[str, float]:
     """Tests whether two accuracies differ, by swapping the models' answers.
+
+    Returns {"difference": mean(a) - mean(b), "p_value": two-sided}.
 
     Each draw swaps the two answers to each example with probability 1/2; the
     p-value is the fraction of draws whose |difference| is at least the observed
@@ -246,10 +222,11 @@ def compare(
     resamples: int = _RESAMPLES,
     draws: int = _DRAWS,
     seed: int = Evaluation.seed,
-) -> Comparison:
+) -> dict[str, Any]:
     """Compares two models on one test set, by interval and test.
 
-    Arguments: see `bootstrap_difference` and `permutation_test`.
+    Arguments and results are those of `bootstrap_difference` and
+    `permutation_test`; "verdict": see `verdict`.
     """
     ends = bootstrap_difference(correct_a, correct_b, resamples, seed)
     test = permutation_test(correct_a, correct_b, draws, seed)

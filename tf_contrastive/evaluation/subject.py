@@ -2,17 +2,36 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, exporting
-from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.embedding import Embedder
-from tf_contrastive.evaluation.images import Batches, SharedBatches
+from tf_contrastive.embedding import Embedder, MakeBatches
+
+# Iterable of (images [b, S, S, K] or views [b, V, S, S, K], labels [b]).
+Batches = Iterable[tuple[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedBatches:
+    """Endless batches of `size` images; each host can make its own part."""
+
+    make: MakeBatches
+    size: int
+    wrap: Callable[[Iterable], Iterable]
+
+    def __iter__(self) -> Iterator:
+        alone = tf.distribute.InputContext(num_replicas_in_sync=1)
+        return iter(self.wrap(self.make(alone)))
+
+    def on(self, strategy: tf.distribute.Strategy) -> Iterator:
+        """Yields the parts of a strategy's replicas, which divide a batch."""
+        dataset = strategy.distribute_datasets_from_function(self.make)
+        return iter(self.wrap(dataset))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,23 +135,16 @@ class Subject:
 
         It has the weights under evaluation, or random ones; it maps images
         [n, S, S, K] to h [n, D], with `training=`, `variables` and
-        `trainable_variables`, made in the strategy's scope. Raises `UserError`
-        if there is no way to make one (an export has no random weights).
+        `trainable_variables`, made in the strategy's scope.
         """
-        if self.make_encoder is None or not self.has_new_encoder(trained):
-            kind = "trainable" if trained else "random"
-            raise errors.UserError(
-                f"this encoder has no {kind} copy: set {errors.arg('workdir')}"
-                " to a run"
-            )
+        assert self.make_encoder is not None  # See `has_new_encoder`.
         with self.strategy.scope():
             return self.make_encoder(trained)
 
     def has_new_encoder(self, trained: bool = True) -> bool:
-        """Whether `new_encoder` can make such an encoder."""
-        return self.make_encoder is not None and (
-            trained or self.run is not None
-        )
+        """Whether there is a way to make one; exports have no random ones."""
+        has_weights = trained or self.run is not None
+        return self.make_encoder is not None and has_weights
 
     def embed(self, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
         """Embeds batches of (images [b, S, S, K], labels [b]).
@@ -147,7 +159,7 @@ class Subject:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (h [b, D], labels int32 [b]) of each batch, on demand.
 
-        Hosts make their own parts of `Images.training`, if the replicas divide
+        Hosts make their own parts of `training_images`, if the replicas divide
         a batch.
         """
         if (

@@ -7,6 +7,8 @@ VOC2007, whose images show objects of several classes, is scored by the 11-point
 mean average precision of one classifier per class.
 """
 
+import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,28 +16,20 @@ import numpy as np
 
 from tf_contrastive import classifiers, datasets
 from tf_contrastive.base import errors
-from tf_contrastive.config.transfer import (
-    METHODS,
-    SUITES,
-    Target,
-)
+from tf_contrastive.config.transfer import SUITES, Target
 from tf_contrastive.datasets import tfds_source
+from tf_contrastive.datasets.source import in_memory
 from tf_contrastive.evaluation import (
     classification,
     finetune,
     logistic,
-    other_datasets,
     statistics,
 )
 from tf_contrastive.evaluation.classification_metrics import (
     eleven_point_average_precision,
 )
-from tf_contrastive.evaluation.context import (
-    Data,
-    EvaluationContext,
-    holdout,
-)
-from tf_contrastive.evaluation.report import Measurement
+from tf_contrastive.evaluation.context import Data, EvaluationContext, holdout
+from tf_contrastive.evaluation.report import Measurement, Part
 
 # ---- The protocol ------------------------------------------------------------
 
@@ -59,20 +53,16 @@ def measure(
     batch_size: int,
     validation_fraction: float,
     seed: int,
-    **grids: dict[str, Any],
-) -> Iterator[tuple[str, Measurement | errors.DivergedError]]:
+    grid: dict[str, Any],
+    scratch_grid: dict[str, Any],
+) -> Iterator[tuple[str, Part]]:
     """Scores the encoder on each dataset that is prepared.
 
     Hyperparameters are those of `config.protocols.Transfer`; the context's own
     dataset is not used. They are selected on validation; the final model is
-    trained on train and validation, and test is scored once.
-
-    Yields:
-      (variant "DATASET METHOD", its measurement, whose metrics include the
-      dataset's own "metric" and "score").
-
-    Raises:
-      UserError: if no dataset is prepared.
+    trained on train and validation, and test is scored once. Variants are
+    "DATASET METHOD"; metrics include the dataset's own "metric" and "score".
+    Raises `UserError` if no dataset is prepared.
     """
     subject, chosen = context.subject, SUITES[suite]
     skipped: dict[str, Target] = {}
@@ -90,36 +80,26 @@ def measure(
                 data.labels("train"), validation_fraction, seed
             )
         for method in methods:
-            variant, tuning = f"{name} {method}", METHODS[method]
-            context.log(f"transfer: {variant}")
-            if not tuning:
-                part = _linear(frozen, target, held_out, seed)
-            elif not subject.has_new_encoder(tuning.trained):
+            trained = method != "scratch"
+            if method == "linear":
+                part = functools.partial(
+                    _linear, frozen, target, held_out, seed
+                )
+            elif not subject.has_new_encoder(trained):
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
             else:
-                try:
-                    part = _finetune(
-                        tuned,
-                        target,
-                        held_out,
-                        grids[tuning.grid],
-                        batch_size,
-                        seed,
-                        trained=tuning.trained,
-                    )
-                except errors.DivergedError as error:
-                    context.log(f"transfer: {variant}: left out: {error}")
-                    prefix = "" if tuning.trained else "scratch_"
-                    option = errors.arg(f"transfer_{prefix}learning_rates")
-                    yield (
-                        variant,
-                        errors.DivergedError(
-                            f"{variant} diverged: lower {option}"
-                        ),
-                    )
-                    continue
-            yield variant, {**part, "dataset": target.dataset}
+                part = functools.partial(
+                    _finetune,
+                    tuned,
+                    target,
+                    held_out,
+                    grid if trained else scratch_grid,
+                    batch_size,
+                    seed,
+                    trained=trained,
+                )
+            yield f"{name} {method}", part
     if skipped:
         reason = _absent(context, skipped)
         if skipped == chosen.targets:
@@ -139,11 +119,11 @@ def _opened(
     """
 
     def first(split: str) -> datasets.Source | None:
-        source = other_datasets.source(context, target.dataset, split)
+        source = context.prepared(target.dataset, split)
         if source is None or not 0 < examples < source.info.num_examples:
             return source
         part = f"{split}[:{examples}]"
-        return other_datasets.source(context, target.dataset, part)
+        return context.prepared(target.dataset, part)
 
     train, test, rows = first("train"), first(target.test), None
     if train is None or test is None:
@@ -154,18 +134,34 @@ def _opened(
             return None
         count = train.info.num_examples
         splits = f"{train.info.split}+{validation.info.split}"
-        train = other_datasets.source(context, target.dataset, splits)
+        train = context.prepared(target.dataset, splits)
         assert train is not None
         rows = np.arange(count, train.info.num_examples)
     if target.multi_label:
-        train = other_datasets.with_row_labels(train)
+        train = with_row_labels(train)
     return Data(train, test), rows
+
+
+def with_row_labels(source: datasets.Source) -> datasets.Source:
+    """Returns the same examples, each with its row number as its label.
+
+    A shuffled example can then be matched with `tfds_source.label_sets`. Their
+    encoded images are held in memory.
+    """
+    loaded = source.loaded()
+    count = source.info.num_examples
+    info = dataclasses.replace(source.info, num_classes=count, label_names=())
+    return in_memory(
+        {**(loaded.arrays or {}), "label": np.arange(count)},
+        source.decode,
+        info,
+    )
 
 
 def _absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
     """Says which targets are not prepared."""
     names = ", ".join(target.dataset for target in missing.values())
-    folder = other_datasets.data_dir(context) or "TFDS's default folder"
+    folder = context.data_dir or "TFDS's default folder"
     return f"not prepared in {folder} ({errors.arg('data_dir')}): {names}"
 
 
@@ -184,28 +180,44 @@ def _linear(
         seed=seed,
         log=other.log,
     )
-    metrics = {"penalty": result["penalty"]}
-    return _with_score(other, target, result, metrics)
+    scores = classifiers.Scores(result["scores"], result["classes"])
+    return _measured(other, target, scores, {"penalty": result["penalty"]})
 
 
-def _with_score(
+def _measured(
     other: EvaluationContext,
     target: Target,
-    part: Measurement,
+    scores: classifiers.Scores,
     metrics: Mapping[str, Any],
 ) -> Measurement:
-    """Adds the dataset's own score to a measurement."""
-    labels, metric = other.labels("test"), classification.METRICS[target.metric]
-    by_class = labels if metric is classification.mean_per_class else None
-    return {
-        **part,
-        "labels": labels,
-        "metrics": {
-            "metric": target.metric,
+    """Returns the measurement of scores of test, by the dataset's metric."""
+    part: Measurement
+    own: dict[str, Any]
+    if target.multi_label:
+        present, counted = _label_sets(other, target, other.data.test)
+        predictions = scores.scores.argmax(axis=1)
+        labels = present.argmax(axis=1)
+        correct = present[np.arange(len(predictions)), predictions]
+        part = {"predictions": predictions, "correct": correct}
+        part["top1"] = float(correct.mean())
+        mean, precisions = mean_average_precision(
+            scores.scores, present, counted
+        )
+        own = {"score": mean, "precisions": precisions}
+    else:
+        labels = other.data.labels("test")
+        part = classification.accuracies(scores, labels)
+        metric = classification.METRICS[target.metric]
+        by_class = labels if metric is classification.mean_per_class else None
+        own = {
             "score": metric(part["predictions"], labels),
             "score_interval": statistics.interval(part["correct"], by_class),
-            **metrics,
-        },
+        }
+    return {
+        **part,
+        "dataset": target.dataset,
+        "labels": labels,
+        "metrics": {"metric": target.metric, **own, **metrics},
     }
 
 
@@ -231,48 +243,43 @@ def _finetune(
             batch_size=batch_size,
             batch_norm_momentum=max(1 - 10 / steps_per_epoch, 0.9),
             seed=seed,
+            tuned_by=f"transfer_{'' if trained else 'scratch_'}learning_rates",
         )
         for rate in grid["learning_rates"]
         for decay in grid["weight_decays"]
     ]
     label_sets = None
-    score: finetune.Score
     if target.multi_label:
         present, counted = _label_sets(other, target, other.data.train)
+        label_sets = present
 
-        def mean_precision(
-            scores: classifiers.Scores, rows: np.ndarray
-        ) -> float:
-            return mean_average_precision(
-                scores.scores, present[rows], counted[rows]
-            )[0]
+    def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
+        if target.multi_label:
+            sets = present[rows], counted[rows]
+            return mean_average_precision(scores.scores, *sets)[0]
+        labels = other.data.labels("train")[rows]
+        metric = classification.METRICS[target.metric]
+        return metric(scores.top(1)[:, 0], labels)
 
-        label_sets, score = present, mean_precision
-    else:
-        score = finetune.score_by(other, target.metric)
     recipe, validation = finetune.select_recipe(
         other,
-        rows,
+        held_out,
         recipes,
         trained=trained,
-        held_out=held_out,
         score=score,
         label_sets=label_sets,
     )
     model = finetune.train(
         other, rows, recipe, trained=trained, label_sets=label_sets
     )
-    scores = model.scores(other, other.images.plain(other.data.test))
+    scores = model.scores(other, other.images(other.data.test))
     metrics = {
         "learning_rate": recipe.learning_rate,
         "weight_decay": recipe.weight_decay,
         "validation": validation,
         "losses": model.losses,
     }
-    if target.multi_label:
-        return _multi_label_part(other, target, scores.scores, metrics)
-    part = classification.accuracies(scores, other.labels("test"))
-    return _with_score(other, target, part, metrics)
+    return _measured(other, target, scores, metrics)
 
 
 # ---- Several classes per image -----------------------------------------------
@@ -287,10 +294,7 @@ def _label_sets(
     """
     present, not_difficult = (
         tfds_source.label_sets(
-            target.dataset,
-            source.info.split,
-            other_datasets.data_dir(other),
-            feature,
+            target.dataset, source.info.split, other.data_dir, feature
         )
         for feature in ("labels", "labels_no_difficult")
     )
@@ -307,18 +311,18 @@ def _multi_label_linear(
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
     present, counted = _label_sets(other, target, other.data.train)
     fit_rows = np.setdiff1d(np.arange(len(train)), held_out)
-    scores = _scores_along_path(
-        train[fit_rows], present[fit_rows], path, train[held_out]
-    )
     means = [
         mean_average_precision(at, present[held_out], counted[held_out])[0]
-        for at in scores
+        for at in _scores_along_path(
+            train[fit_rows], present[fit_rows], path, train[held_out]
+        )
     ]
     best = int(np.argmax(means))  # Of equal ones the highest penalty.
     # The whole path again, since each solution starts from the previous one.
     final = _scores_along_path(train, present, path[: best + 1], test)[-1]
     metrics = {"penalty": float(path[best]), "validation": means}
-    return _multi_label_part(other, target, final, metrics)
+    scores = classifiers.Scores(final, np.arange(final.shape[1]))
+    return _measured(other, target, scores, metrics)
 
 
 def _scores_along_path(
@@ -335,31 +339,6 @@ def _scores_along_path(
             logits = fit.logits(test)
             scores[row, :, column] = logits[:, 1] - logits[:, 0]
     return scores
-
-
-def _multi_label_part(
-    other: EvaluationContext,
-    target: Target,
-    scores: np.ndarray,
-    metrics: Mapping[str, Any],
-) -> Measurement:
-    """Returns the measurement of each class's scores [n, C] of test."""
-    present, counted = _label_sets(other, target, other.data.test)
-    mean, precisions = mean_average_precision(scores, present, counted)
-    predictions = scores.argmax(axis=1)
-    correct = present[np.arange(len(predictions)), predictions]
-    return {
-        "top1": float(correct.mean()),
-        "predictions": predictions,
-        "correct": correct,
-        "labels": present.argmax(axis=1),
-        "metrics": {
-            "metric": target.metric,
-            "score": mean,
-            "precisions": precisions,
-            **metrics,
-        },
-    }
 
 
 def mean_average_precision(

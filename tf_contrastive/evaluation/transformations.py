@@ -18,8 +18,6 @@ from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
 from tf_contrastive.views import ablation, color, prng
 
-# An image has colour if its channels differ by more than this.
-_COLOUR = 1 / 255
 # Hidden units of the classifiers.
 HIDDEN = 512
 
@@ -87,8 +85,6 @@ def predict(
     train_kinds: np.ndarray,
     test_embeddings: np.ndarray,
     test_kinds: np.ndarray,
-    *,
-    hidden: int = HIDDEN,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Accuracy of a network with one hidden layer on frozen embeddings.
@@ -112,7 +108,7 @@ def predict(
     network = pipeline.make_pipeline(
         preprocessing.StandardScaler(),
         neural_network.MLPClassifier(
-            (hidden,),
+            (HIDDEN,),
             batch_size=min(200, max(len(train) // 10, 1)),
             early_stopping=True,
             max_iter=100,
@@ -138,13 +134,7 @@ def measure(
     transforms_test: int,
     seed: int,
 ) -> Measurement:
-    """Predicts transformations from h and, if there is a projection, from z.
-
-    Returns:
-      A measurement: metrics "<task>_h" and "<task>_z" (fractions), each with a
-      95 % "_interval", and "<task>_chance" for each of `TASKS`, without color
-      if the images have none; a plot.
-    """
+    """Predicts transformations from h and, if there is a projection, from z."""
     sizes = {"train": transforms_train, "test": transforms_test}
     rows = {
         split: view_embeddings.sample(
@@ -155,16 +145,8 @@ def measure(
 
     def images(split: str) -> Iterable[tuple[Any, Any]]:
         return view_embeddings.select(
-            context.images.plain(context.data.source(split)), rows[split]
+            context.images(context.data.source(split)), rows[split]
         )
-
-    names = list(TASKS)
-    if not any(
-        (np.ptp(np.asarray(batch)[..., :3], axis=-1) > _COLOUR).any()
-        for batch, _ in images("test")
-    ):
-        context.log("transforms: the images have no colour")
-        names.remove("color")
 
     def seed_of(task: str, split: str) -> int:
         return 100 * seed + 2 * list(TASKS).index(task) + (split == "test")
@@ -172,12 +154,12 @@ def measure(
     # One stream of batches, since each call would trace the encoder again.
     embedded = context.subject.embed_batches(
         batch
-        for task in names
+        for task in TASKS
         for split in rows
         for batch in transformed(images(split), task, seed_of(task, split))
     )
     metrics: dict[str, Any] = {}
-    for task in names:
+    for task in TASKS:
         arrays = [_take(embedded, len(rows[split])) for split in rows]
         spaces = {"h": arrays}
         if context.subject.projection is not None:

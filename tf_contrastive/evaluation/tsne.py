@@ -20,20 +20,11 @@ def tsne(
     perplexity: float = PERPLEXITY,
     seed: int = Evaluation.seed,
 ) -> tuple[np.ndarray, float]:
-    """Maps embeddings to the plane so that neighbours stay neighbours.
+    """Maps embeddings [n, D] to the plane so that neighbours stay neighbours.
 
-    Args:
-      embeddings: float [n, D], n at least 4.
-      perplexity: effective number of neighbours, lowered to a third of n.
-      seed: of the optimisation.
-
-    Returns:
-      (places float32 [n, 2], the remaining divergence in nats).
-
-    Raises:
-      UserError: for NaN.
-
-    Van der Maaten and Hinton 2008.
+    n is at least 4; the perplexity, the effective number of neighbours, is at
+    most a third of n. Returns (places float32 [n, 2], the remaining divergence
+    in nats). Van der Maaten and Hinton 2008.
     """
     import threadpoolctl
     from sklearn import manifold
@@ -70,10 +61,7 @@ def choose(
 def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     """Maps test embeddings; without labels, in one colour.
 
-    Returns:
-      A measurement: metrics "divergence_h" and "divergence_z" (nats) and
-      "images"; a plot of both maps; arrays "tsne_h", "tsne_z" [n, 2],
-      "tsne_rows" [n] (of the test split) and "tsne_labels" [n].
+    Divergences are in nats, "tsne_rows" are rows of the test split.
     """
     h, labels = context.embeddings("test")
     rows = choose(labels, CLASSES, EXAMPLES, seed)

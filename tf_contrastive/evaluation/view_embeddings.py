@@ -9,7 +9,7 @@ from tf_contrastive import classifiers, losses
 from tf_contrastive.base import errors
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.images import Batches
+from tf_contrastive.evaluation.subject import Batches
 
 
 class ViewEmbeddings(NamedTuple):
@@ -31,7 +31,11 @@ def embed_views(
 
     def embed() -> ViewEmbeddings:
         rows = sample(context.data.test.info.num_examples, examples, seed)
-        h, labels = context.subject.embed(_flat_views(context, rows))
+        batches = select(context.views(context.data.test), rows)
+        h, labels = context.subject.embed(
+            (views.reshape([-1, *views.shape[2:]]), np.repeat(labels, 2))
+            for views, labels in batches
+        )
         classifiers.check_embeddings("embeddings of views", h)
         z = None
         if context.subject.projection is not None:
@@ -62,15 +66,6 @@ def select(
             part = part - start
             yield np.asarray(pixels)[part], np.asarray(labels)[part]
         start = end
-
-
-def _flat_views(
-    context: EvaluationContext, rows: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (views [2b, S, S, K], labels [2b]) of some test images."""
-    batches = context.images.views(context.data.test)
-    for views, labels in select(batches, rows):
-        yield views.reshape([-1, *views.shape[2:]]), np.repeat(labels, 2)
 
 
 def check_views(

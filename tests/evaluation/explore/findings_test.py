@@ -106,24 +106,3 @@ def test_votes_equal_a_slow_count(seed, monkeypatch):
     assert ranks == sorted(ranks)
     wins = (winner == labels)[~np.isnan(missing)]
     assert votes.agreement(labels) == wins.mean()
-
-
-def test_planted_wrong_labels_are_the_first_suspects():
-    h, labels = blobs.blobs(400, spread=0.3)
-    given = labels.copy()
-    given[:20] = (given[:20] + 1) % 4
-    images = findings.distinct(np.arange(400))
-    found = findings.neighbors(h, findings.usual_votes(400, 4))
-    none = np.zeros([0, 2], int)
-    votes = findings.vote(given, images, found.rows, none)
-    assert {*votes.suspects(given)[:20]} == {*range(20)}
-
-
-def test_outliers_are_far_from_their_nearest():
-    h, _ = blobs.blobs(50, spread=0.1)
-    h[17] = -h.sum(0)
-    order, scores = findings.outliers(findings.neighbors(h, 3).cosines)
-    assert order[0] == 17
-    cosines = np.sort(_cosines(h), axis=1)[:, ::-1][:, 1:4].mean(1)
-    np.testing.assert_allclose(scores, np.sort(cosines), atol=1e-6)
-    np.testing.assert_array_equal(order, np.argsort(cosines, kind="stable"))

@@ -44,19 +44,6 @@ def photographs():
     return [*map(Image.fromarray, tiles())]
 
 
-def test_a_small_picture_is_close_to_that_of_pillow(photographs):
-    found = _pictures(photographs)
-    side = near_copies.SIDE
-    expected = np.stack(
-        [
-            x.convert("L").resize((side, side), Image.BILINEAR)
-            for x in photographs
-        ]
-    )
-    assert found.dtype == np.uint8
-    assert np.abs(found.astype(int) - expected).max() <= 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", _COPIES)
 def test_copies_correlate_and_other_photographs_do_not(kind, photographs):

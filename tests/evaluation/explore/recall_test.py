@@ -66,9 +66,9 @@ def test_planted_copies_and_wrong_labels_are_found(name):
         np.concatenate([pixels, copies]), given, name="planted", split="all"
     )
     encoder = exporting.load(f"pretrained:{name}")
-    h = images.embed(encoder, planted, 256, "embedding")
+    split = images.embed(encoder, planted, 256, "embedding")
     options = fields.replace(Exploration(), map="pca")
-    found = report.explore(name, [images.of_source(planted, h)], options)
+    found = report.explore(name, [split], options)
 
     pairs = [(row, _IMAGES + i) for i, row in enumerate(rows)]
     groups = [

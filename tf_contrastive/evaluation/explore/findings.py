@@ -121,21 +121,16 @@ class Votes(NamedTuple):
 
 
 def vote(
-    labels: np.ndarray,
-    images: Distinct,
-    nearest: np.ndarray,
-    near: np.ndarray,
+    labels: np.ndarray, images: Distinct, nearest: np.ndarray, near: np.ndarray
 ) -> Votes:
     """Lets the neighbours of each image vote on its label, one vote each.
 
     Copies and near copies of an image do not vote on it: they would repeat its
     mistake.
 
-    Args:
-      labels: int [n], -1 where there are none.
-      images: the distinct ones of the n images.
-      nearest: neighbours among the distinct images, int [m, k].
-      near: pairs of near copies among them, int [p, 2].
+    Labels are int [n], -1 where there are none. Of the m distinct images,
+    `nearest` int [m, k] are the neighbours, and `near` int [p, 2] the pairs of
+    near copies.
     """
     count = len(images.rows)
     copies = _codes(near[:, 0], near[:, 1], count)
@@ -176,13 +171,3 @@ def _codes(a: np.ndarray, b: np.ndarray, count: int) -> np.ndarray:
     """Returns a number for each pair of rows, in any order."""
     low, high = np.minimum(a, b), np.maximum(a, b)
     return low.astype(np.int64) * count + high
-
-
-def outliers(cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows, those farthest from their nearest first, and scores.
-
-    A score is the mean cosine to the nearest ones, `cosines` [n, k], float64.
-    """
-    scores = cosines.astype(np.float64).mean(axis=1)
-    order = np.argsort(scores, kind="stable")
-    return order, scores[order]

@@ -1,4 +1,4 @@
-"""Images to explore: embeddings, labels, names, and pixels if there are any."""
+"""Images to explore: embeddings, labels, names and pixels."""
 
 import base64
 import dataclasses
@@ -10,10 +10,12 @@ import numpy as np
 import PIL.Image
 import tensorflow as tf
 
-from tf_contrastive import classifiers, datasets, embedding, exporting, views
+from tf_contrastive import classifiers, datasets
 from tf_contrastive.base import terminal
-from tf_contrastive.config.data import check_encoder_channels
+from tf_contrastive.config.evaluate import Scoring
+from tf_contrastive.evaluation.context import Data, EvaluationContext
 from tf_contrastive.evaluation.explore import near_copies
+from tf_contrastive.evaluation.subject import Subject
 
 _BATCH = 256
 # Of a thumbnail's file, and of one that the page magnifies, and its side.
@@ -22,57 +24,42 @@ _QUALITY, _FINE, _MAGNIFIED = 75, 95, 48
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """The images of a split, in order.
+    """The images of a source, in order, with embeddings float32 [n, D]."""
 
-    Attributes:
-      name: the split's.
-      embeddings: float32 [n, D].
-      names: the images' paths, or the split and the place in it.
-      labels: int64 [n], -1 where there are none.
-      label_names: a name per class, or ().
-      source: the same images in the same order.
-    """
-
-    name: str
-    embeddings: np.ndarray
-    names: Sequence[str]
-    labels: np.ndarray
-    label_names: tuple[str, ...]
     source: datasets.Source
+    embeddings: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """The split's name."""
+        return self.source.info.split
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The images' paths, or the split and the place in it."""
+        if self.source.paths is not None:
+            return list(self.source.paths)
+        count = self.source.info.num_examples
+        return [f"{self.name} {row}" for row in range(count)]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Int64 [n], -1 where there are none."""
+        if self.source.info.has_labels:
+            return self.source.labels()
+        return np.full([self.source.info.num_examples], -1)
 
 
 def embed(
     encoder: Any, source: datasets.Source, batch_size: int, title: str
-) -> np.ndarray:
-    """Returns the embeddings of all images of a source, float32 [n, D]."""
-    side, _, channels = exporting.image_shape(encoder)
-    info = source.info
-    check_encoder_channels(channels - 3, info.name, info.extra_channels)
-    size = min(batch_size, info.num_examples)
-    batches = datasets.evaluation_batches(
-        source,
-        views.evaluation(side),
-        batch_size=size,
-        extra_channels=channels - 3,
-    )
+) -> Split:
+    """Embeds all images of a source."""
+    options = Scoring.of(embedding_batch_size=batch_size)
+    data = Data(source, source)
+    context = EvaluationContext(Subject(encoder), data, options)
     with terminal.elapsed(title):
-        embedder = embedding.Embedder(encoder)
-        parts = [h for h, _ in embedder(batches, size)]
-    return classifiers.check_embeddings(title, np.concatenate(parts))
-
-
-def of_source(source: datasets.Source, embeddings: np.ndarray) -> Split:
-    """Returns the images of a source with their embeddings."""
-    info = source.info
-    count = info.num_examples
-    labels = source.labels() if info.has_labels else np.full([count], -1)
-    if source.paths is None:
-        names = [f"{info.split} {row}" for row in range(count)]
-    else:
-        names = list(source.paths)
-    return Split(
-        info.split, embeddings, names, labels, info.label_names, source
-    )
+        h, _ = context.subject.embed(context.images(source))
+    return Split(source, classifiers.check_embeddings(title, h))
 
 
 # ---- Pixels ------------------------------------------------------------------

@@ -64,11 +64,9 @@ def find(pictures: np.ndarray, candidates: np.ndarray, limit: float) -> Pairs:
     mirrored or not; the best correlation of details (what is left of the
     pictures without their local means) counts.
 
-    Args:
-      pictures: uint8 [n, SIDE, SIDE].
-      candidates: int [n, k], rows that may be copies of each row.
-      limit: least correlation, of images that do not resemble all of their
-        candidates.
+    Pictures are uint8 [n, SIDE, SIDE]; candidates int [n, k], rows that may be
+    copies of each row. `limit` is the least correlation, of images that do not
+    resemble all of their candidates.
     """
     count, k = candidates.shape
     rows = np.repeat(np.arange(count), k)

@@ -42,13 +42,9 @@ def write(
     listed: int,
     queries: datasets.Source | None = None,
 ) -> str:
-    """Returns the page.
+    """Returns the page of the content of explore.json, `findings`.
 
-    Args:
-      findings: the content of explore.json; see `report`.
-      splits: the images.
-      listed: entries of a list, at most.
-      queries: the images of the queries, in their order.
+    `listed` entries of a list are on it, at most; `queries` are in their order.
     """
     folder = importlib.resources.files(__package__)
     parts = {
@@ -131,7 +127,7 @@ def _thumbnails(
     uris, start = [], 0
     with terminal.elapsed("thumbnails"):
         for split in splits:
-            stop = start + len(split.names)
+            stop = start + len(split.embeddings)
             own = rows[(rows >= start) & (rows < stop)] - start
             if len(own):
                 uris += images.thumbnails(split.source, own, side)

@@ -24,21 +24,13 @@ def explore(
 ) -> dict[str, Any]:
     """Finds neighbours, copies, suspects and outliers, and makes a map.
 
-    Args:
-      title: names the images and the encoder.
-      splits: images without common ones, embedded by one encoder.
-      options: what is looked for.
-      queries: images from elsewhere.
-
-    Returns:
-      The content of explore.json. All images are in `neighbors`, in the order
-      of the splits, and an `id` is a place there.
-
-    Raises:
-      UserError: for splits of other features or classes, or fewer than two
-        different images.
+    The splits have no common images, and all are embedded by one encoder;
+    `queries` are images from elsewhere. Returns the content of explore.json:
+    all images are in `neighbors`, in the order of the splits, and an `id` is a
+    place there. Raises `UserError` for splits of other classes, or fewer than
+    two different images.
     """
-    h = _embeddings(splits)
+    h = np.concatenate([split.embeddings for split in splits])
     labels, classes = _classes(splits)
     items = _items(splits, labels, classes)
     looked = [images.look(split.source) for split in splits]
@@ -63,7 +55,8 @@ def explore(
             nearest.rows[:, :_CANDIDATES],
             options.near_correlation,
         )
-    far, scores = findings.outliers(cosines)
+    scores = cosines.astype(np.float64).mean(axis=1)
+    far = np.argsort(scores, kind="stable")
 
     def scored(rows: np.ndarray, cosines: np.ndarray) -> list[dict[str, Any]]:
         pairs = zip(distinct.rows[rows].tolist(), cosines.tolist(), strict=True)
@@ -79,8 +72,8 @@ def explore(
 
     exact = [copies(rows) for rows in findings.groups(distinct.place)]
     near = [
-        copies(rows) | {"correlation": likeness}
-        for rows, likeness in _near_groups(pairs, distinct)
+        copies(rows) | {"correlation": float(correlation)}
+        for rows, correlation in _near_groups(pairs, distinct)
     ]
     exact.sort(key=lambda x: (not x["across_splits"], not x["classes_differ"]))
     near.sort(key=lambda x: (not x["across_splits"], -x["correlation"]))
@@ -92,7 +85,7 @@ def explore(
         "near_correlation": options.near_correlation,
         "exact_duplicates": exact,
         "near_duplicates": near,
-        "outliers": scored(far, scores),
+        "outliers": scored(far, scores[far]),
         "queries": [],
     }
     if queries:
@@ -135,20 +128,10 @@ def explore(
 # ---- The images --------------------------------------------------------------
 
 
-def _embeddings(splits: Sequence[images.Split]) -> np.ndarray:
-    features = {split.embeddings.shape[1]: split.name for split in splits}
-    if len(features) > 1:
-        every = [f"{name} {count}" for count, name in features.items()]
-        raise errors.UserError(
-            f"numbers of features differ ({', '.join(every)}): embed all by one"
-            " encoder"
-        )
-    return np.concatenate([split.embeddings for split in splits])
-
-
 def _classes(splits: Sequence[images.Split]) -> tuple[np.ndarray, list[str]]:
     """Returns labels, numbers of the classes that occur, and their names."""
-    named = {split.label_names for split in splits if split.label_names}
+    every = [split.source.info.label_names for split in splits]
+    named = {names for names in every if names}
     if len(named) > 1:
         raise errors.UserError(
             f"{' and '.join(split.name for split in splits)} have other"
@@ -165,23 +148,21 @@ def _items(
     splits: Sequence[images.Split], labels: np.ndarray, classes: list[str]
 ) -> list[dict[str, Any]]:
     """Describes each image."""
-    places = [
-        (split.name, index, name)
-        for split in splits
-        for index, name in enumerate(split.names)
-    ]
-    return [
-        {
-            "id": row,
-            "split": split,
-            "index": index,
-            "name": name,
-            "class": classes[label] if label >= 0 else None,
-        }
-        for row, ((split, index, name), label) in enumerate(
-            zip(places, labels.tolist(), strict=True)
-        )
-    ]
+    names = [*classes, None]  # The last is that of label -1.
+    items: list[dict[str, Any]] = []
+    for split in splits:
+        for index, name in enumerate(split.names):
+            row = len(items)
+            items.append(
+                {
+                    "id": row,
+                    "split": split.name,
+                    "index": index,
+                    "name": name,
+                    "class": names[labels[row]],
+                }
+            )
+    return items
 
 
 # ---- Findings ----------------------------------------------------------------
@@ -190,18 +171,14 @@ def _items(
 def _near_groups(
     pairs: Pairs, distinct: findings.Distinct
 ) -> list[tuple[np.ndarray, float]]:
-    """Returns (rows, least likeness of a pair) of groups of near copies."""
+    """Returns (rows, least correlation of a pair) of groups of near copies."""
     near = findings.components(len(distinct.rows), pairs.first, pairs.second)
     least = np.full([near.max() + 1], np.inf)
     np.minimum.at(least, near[pairs.first], pairs.correlations)
-    groups = findings.groups(near[distinct.place])
-    likeness = [float(least[near[distinct.place[rows[0]]]]) for rows in groups]
+    near = near[distinct.place]
+    found = [(rows, least[near[rows[0]]]) for rows in findings.groups(near)]
     # Groups of exact copies alone have no pair.
-    return [
-        (rows, value)
-        for rows, value in zip(groups, likeness, strict=True)
-        if np.isfinite(value)
-    ]
+    return [group for group in found if np.isfinite(group[1])]
 
 
 def _search(
