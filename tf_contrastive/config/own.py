@@ -1,8 +1,7 @@
 """Parts of your own, named `module:name` where a member of a family is.
 
-A run records such a name, and its folder may be somebody else's. So a module is
-imported only if it was allowed: by the command line, which names it itself, or
-by `allow`.
+A run records such a name, and may be somebody else's. So a module is imported
+only if it was allowed: by the command line, which names it, or by `allow`.
 """
 
 import dataclasses
@@ -72,12 +71,8 @@ def declare(
 ) -> Any:
     """Returns the declaration of the part `module:name`, a subclass of `base`.
 
-    Args:
-      name: `module:name`.
-      base: of the family's declarations.
-      options: of the part, with their defaults. Those whose default is neither
-        a truth value, a number nor a text keep it in a run.
-      **traits: class variables of the declaration.
+    `options` are the part's, with their defaults. Those whose default is
+    neither a truth value, a number nor a text keep it in a run.
     """
     namespace: dict[str, Any] = {**traits, "name": name, "is_own": True}
     types = namespace["__annotations__"] = {}
@@ -107,7 +102,7 @@ def parameters(part: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def takes(part: Any, parameter: str) -> bool:
-    """Whether a function or class, and no Keras layer, has a parameter."""
+    """Whether a function or class has a parameter; a Keras layer has none."""
     return not is_layer(part) and parameter in parameters(part)
 
 
@@ -131,21 +126,20 @@ def options_of(
             f"{kind} {name_of(part)} is of the wrong form: must be a function,"
             " or a Keras layer or model"
         )
-    known = {} if is_layer(part) else parameters(part)
-    found = {
+    options = {
         name: parameter.default
-        for name, parameter in known.items()
-        if name not in inputs
+        for name, parameter in parameters(part).items()
+        if not (is_layer(part) or name in inputs)
         and parameter.kind
         not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
     for name in given:
-        if name not in found:
-            raise errors.unknown(f"option of {name_of(part)}", name, found)
-    for name, default in found.items():
+        if name not in options:
+            raise errors.unknown(f"option of {name_of(part)}", name, options)
+    for name, default in options.items():
         if default is inspect.Parameter.empty and name not in given:
             raise errors.UserError(
                 f"parameter {name} of {name_of(part)} has no default: give it"
                 " one, or bind it by functools.partial"
             )
-    return found
+    return options

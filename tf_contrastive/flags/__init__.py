@@ -49,11 +49,8 @@ def _defined(options: Iterable[Option]) -> absl_flags.FlagValues:
     parser: Any = absl_flags.ArgumentParser()
     shared: dict[str, list[str]] = {}
     for option in options:
-        about, help = option.field.metadata, option.help
-        # With spaces, a long list can be wrapped.
-        if choices := about["choices"]:
-            help = f"<{' | '.join(choices)}>: {help}"
-        default = "" if option.of_component else fields.written(option.value)
+        about, help = option.field.metadata, help_of(option)
+        default = "" if option.component else fields.written(option.value)
         if option.family:
             help += f" (default: {default})" * bool(default)
             lines = shared.setdefault(option.family, [])
@@ -71,6 +68,23 @@ def _defined(options: Iterable[Option]) -> absl_flags.FlagValues:
     return values
 
 
+def help_of(option: Option) -> str:
+    """Returns an option's line: its choices, its help, and members' defaults."""
+    about, help = option.field.metadata, option.field.metadata["help"]
+    # With spaces, a long list can be wrapped.
+    if about["choices"]:
+        help = f"<{' | '.join(about['choices'])}>: {help}"
+    takers: dict[str, list[str]] = {}
+    if option.component and "auto:" not in help:
+        for name, default in option.component.takers(option.key).items():
+            takers.setdefault(fields.written(default), []).append(name)
+    described = ", ".join(
+        default if len(members) > 4 else f"{default} ({', '.join(members)})"
+        for default, members in takers.items()
+    )
+    return f"{help}; auto: {described}" if described else help
+
+
 # ---- From the command line ---------------------------------------------------
 
 
@@ -84,46 +98,42 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
       UserError: for an unknown flag, a value that is not allowed, a word that
         is not a flag, or a flagfile that cannot be read.
     """
-    given: dict[str, Any] = dict(texts(config_class, arguments))
+    given: dict[str, Any] = _texts(config_class, arguments)
     given = config_class.presets(given) | given
     parsed = fields.replace(config_class(), **given)
-    fields.validate_fields(parsed)
+    fields.validate_fields(parsed)  # Some are required.
     return parsed
 
 
-def texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
-    """Returns the texts that a command's flags give to options, by name.
-
-    Raises:
-      UserError: for an unknown flag, or a word that is not a flag.
-    """
+def _texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
+    """Returns the texts that a command's flags give to options, by name."""
     options = declared(config_class)
     keys = {(o.family, o.key): name for name, o in options.items() if o.family}
-    found: dict[str, str] = {}
-    for name, flag in _parsed(config_class, arguments).items():
+    texts: dict[str, str] = {}
+    for name, flag in _parsed(options, arguments).items():
         if name in options:
-            found[name] = str(flag.value)
+            texts[name] = str(flag.value)
             continue
         kind = name.removesuffix("_options")
-        is_own = fields.module_of(found.get(kind, ""))
-        for pair in itertools.chain(*map(fields.split_pairs, flag.value or ())):
+        is_own = fields.module_of(texts.get(kind, ""))
+        # A value may have commas, too.
+        for pair in re.split(r",(?=\w+=)", ",".join(filter(None, flag.value))):
             key, equals, text = pair.partition("=")
-            if not equals:
+            if not equals and pair:
                 raise errors.UserError(
                     f"--{name}={key}: must be NAME=VALUE,NAME=VALUE"
                 )
             if (name, key) not in keys and not is_own:
                 known = [key for family, key in keys if family == name]
                 raise errors.unknown(f"option in --{name}", key, known)
-            found[keys.get((name, key), f"{kind}_{key}")] = text
-    return found
+            texts[keys.get((name, key), f"{kind}_{key}")] = text
+    return texts
 
 
 def _parsed(
-    config_class: type[Command], arguments: list[str]
+    options: dict[str, Option], arguments: list[str]
 ) -> dict[str, absl_flags.Flag]:
     """Returns the flags that are given to a command, by name."""
-    options = declared(config_class)
     values = _defined(options.values())
     words = flagfiles.inlined(arguments)
     for word, following in itertools.pairwise(words):
@@ -145,14 +155,12 @@ def _parsed(
             ) from error
         hint = errors.did_you_mean(f"--{name}", [f"--{n}" for n in values])
         if name in options:
-            hint = f": use --{options[name].family}={options[name].key}=VALUE"
+            hint = f": use --{options[name].word}=VALUE"
         raise errors.UserError(f"unknown flag --{name}{hint}") from error
-    # absl compares an unknown name with all others, letter by letter.
-    except RecursionError as error:
-        raise errors.UserError("a flag's name is too long") from error
-    # absl raises a plain ValueError for --noNAME=VALUE.
-    except (absl_flags.Error, ValueError) as error:
-        raise errors.UserError(str(error)) from error
+    # absl raises a plain ValueError for --noNAME=VALUE, and compares unknown
+    # names letter by letter.
+    except (absl_flags.Error, ValueError, RecursionError) as error:
+        raise errors.UserError(errors.first_line(error)) from error
     if rest:
         raise errors.UserError(
             f"stray word {rest[0]!r}: flags are written --name=value"
@@ -210,9 +218,9 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
     """Returns the flags of a command: all, or those in its `COMMON`."""
     options = declared(config_class)
     others = options.pop(config_class.OTHERS, None)
-    common = config_class.COMMON
-    if common and not everything:
-        options = {name: options[name] for name in options if name in common}
+    shortened = config_class.COMMON and not everything
+    if shortened:
+        options = {n: o for n, o in options.items() if n in config_class.COMMON}
     lines = []
     for group, members in itertools.groupby(
         options.values(), lambda o: o.group
@@ -220,9 +228,10 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
         help = _defined(members).get_help("  ", include_special_flags=False)
         lines += [f"{group}:", help, ""]
     if others:
-        lines += [absl_flags.text_wrap(f"other flags: {others.help}", 80), ""]
+        text = f"other flags: {others.field.metadata['help']}"
+        lines += [absl_flags.text_wrap(text, 80), ""]
     lines.append(_COMMON_HELP)
-    if common and not everything:
+    if shortened:
         rest = len(names(config_class)) - len(options)
         lines += ["", f"{rest} more flags: see --helpfull"]
     return "\n".join(lines)
@@ -238,17 +247,16 @@ def with_flags(config_class: type[Command], marked: str) -> str:
 
     def flag(name: str, value: str | None) -> str:
         option = known.get(name)
+        given = "" if value is None else f"={value}"
         if name == own.ARGUMENT:
-            return f"--{name}={value}"
+            return f"--{name}{given}"
         if option is None:
-            return f"`{name}`" if value is None else f"{name}={value}"
-        if option.family:
-            name = f"{option.family}={option.key}"
-        if value in ("True", "False", "true", "false"):
-            value = value.lower()
+            return f"{name}{given}" if given else f"`{name}`"
+        if given in ("=True", "=False", "=true", "=false"):
+            given = given.lower()
             if fields.value_type(option.field) is bool and not option.family:
-                return f"--{name}" if value == "true" else f"--no{name}"
-        return f"--{name}" if value is None else f"--{name}={value}"
+                return f"--{name}" if given == "=true" else f"--no{name}"
+        return f"--{option.word}{given}"
 
     return errors.shown(marked, flag)
 

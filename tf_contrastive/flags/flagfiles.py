@@ -7,8 +7,7 @@ import shlex
 
 from tf_contrastive.base import errors, installation
 
-# Of the options that a run records. It increases with a change by which older
-# files would be misread.
+# Increases with a change by which older files would be misread.
 _FORMAT = 4
 _FIRST_LINE = re.compile(
     r"# All options of a run, format (\d+), tf_contrastive ([^,\s]+).*\n"
@@ -22,10 +21,9 @@ _COMMENTS = ("#", "//")
 def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
     """Replaces `--flagfile` by the lines of the file.
 
-    absl's own flagfiles resolve relative paths only by the working directory.
-    It also takes quotes and comments after a flag as parts of the value; see
-    `flags_in`. `files` are the flagfile of the arguments, after those that
-    include it.
+    absl would resolve paths by the working directory only, and take quotes and
+    comments after a flag as parts of the value. `files` are the flagfile of the
+    arguments, after those that include it.
     """
     result: list[str] = []
     rest = list(arguments)
@@ -76,13 +74,10 @@ def _read_flagfile(path: str) -> list[str]:
 
 
 def flags_in(text: str) -> list[str]:
-    """Returns the flags in a flagfile: --name, or --name=value.
-
-    Quotes around a value and a comment after it are no part of it.
+    """Returns the flags in a flagfile, without quotes and comments.
 
     Raises:
-      ValueError: for a line that is not one flag, or the options of a run that
-        are cut off or of another format.
+      ValueError: for a line that is not one flag, or a damaged record of a run.
     """
     if text.startswith("# All options of a run"):
         check_record(text)
@@ -117,19 +112,14 @@ def line_of(name: str, value: str) -> str:
 
 def record_of(text: str) -> str:
     """Returns a flagfile between two lines that show that it is whole."""
-    first = (
+    return (
         f"# All options of a run, format {_FORMAT}, tf_contrastive"
-        f" {installation.VERSION}\n"
+        f" {installation.VERSION}\n{text}{_last_line(text)}\n"
     )
-    return f"{first}{text}{_last_line(text)}\n"
 
 
 def check_record(text: str) -> None:
-    """Checks what `record_of` returned.
-
-    Raises:
-      ValueError: if it is cut off, something else, or of another format.
-    """
+    """Raises `ValueError` for something else than `record_of` returned."""
     first = _FIRST_LINE.match(text)
     if not first:
         raise ValueError("it is not whole, or was not written by a run")
