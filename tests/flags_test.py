@@ -21,7 +21,6 @@ from tf_contrastive.config.data import (
     write_statistics,
 )
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.flags import flagfiles
 
 _ROOT = Path(__file__).resolve().parents[1]
 _COMMANDS = __main__.COMMANDS
@@ -272,10 +271,10 @@ def test_a_line_of_a_flagfile_means_what_people_write(line, flag, tmp_path):
     path = tmp_path / "own.flags"
     path.write_bytes(f"\ufeff# first\r\n{line}\r\n".encode())
     if flag:
-        assert flagfiles.inlined([f"--flagfile={path}"]) == [flag]
+        assert flags.inlined([f"--flagfile={path}"]) == [flag]
         return
     with pytest.raises(errors.UserError) as caught:
-        flagfiles.inlined([f"--flagfile={path}"])
+        flags.inlined([f"--flagfile={path}"])
     assert f"{path} cannot be read (line 2, {line}: " in str(caught.value)
 
 

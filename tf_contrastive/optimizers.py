@@ -48,7 +48,8 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         for option in ("amsgrad", "use_ema"):
             if options.get(option):
                 raise ValueError(f"{option}=True: is not supported")
-        components.check(self.declaration, options)
+        known = self.declaration.declared().keys() & options.keys()
+        self.declaration(**{option: options[option] for option in known})
         checks.check_float32({"learning_rate": learning_rate, **options})
         own = {option: options.pop(option) for option in self._own_options}
         # Keras compiles one function per variable, which fails under

@@ -36,7 +36,9 @@ class Component:
     given: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
-        check(type(self), vars(self))
+        for name, value in self.arguments().items():
+            if value is not None:
+                fields.validate(name, self.declared()[name], value)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -89,16 +91,6 @@ class Component:
         return self.with_options(
             **known | {name: defaults[name] for name in new}
         )
-
-
-def check(member: type[Component], values: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a value that an argument does not allow.
-
-    Values that are not arguments of the member are left out, as is None.
-    """
-    for name, field in member.declared().items():
-        if values.get(name) is not None:
-            fields.validate(name, field, values[name])
 
 
 def by_name(members: Iterable[type[C]]) -> dict[str, type[C]]:

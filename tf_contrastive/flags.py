@@ -8,6 +8,7 @@ the loss. Options without a flag of their own share one, such as
 """
 
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Iterable
@@ -15,10 +16,9 @@ from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
-from tf_contrastive.base import errors
+from tf_contrastive.base import errors, installation
 from tf_contrastive.config import fields, own
 from tf_contrastive.config.fields import Command, Option
-from tf_contrastive.flags import flagfiles
 
 _OWN_MODULES = f"--{own.ARGUMENT}"
 _COMMON_HELP = f"""\
@@ -26,6 +26,17 @@ _COMMON_HELP = f"""\
     comment after it (# ...) are no part of it
   {_OWN_MODULES}: allow a run to import these modules (MODULE,MODULE), which its
     files name (module:name); those of this command line are allowed already"""
+
+# Of the options that a run records. Increases with a change by which older files
+# would be misread.
+_FORMAT = 4
+_FIRST_LINE = re.compile(
+    r"# All options of a run, format (\d+), tf_contrastive ([^,\s]+).*\n"
+)
+# Characters of a flagfile.
+_MAX_FLAGFILE = 1 << 20
+# Marks of comments.
+_COMMENTS = ("#", "//")
 
 Config = TypeVar("Config", bound=Command)
 
@@ -91,7 +102,7 @@ def help_of(option: Option) -> str:
 def parse(config_class: type[Config], arguments: list[str]) -> Config:
     """Parses a command's flags.
 
-    Later flags override earlier ones; see `flagfiles` for `--flagfile=PATH`.
+    Later flags override earlier ones; see `inlined` for `--flagfile=PATH`.
     Each value of the result is valid by itself; see the class's `validate`.
 
     Raises:
@@ -135,7 +146,7 @@ def _parsed(
 ) -> dict[str, absl_flags.Flag]:
     """Returns the flags that are given to a command, by name."""
     values = _defined(options.values())
-    words = flagfiles.inlined(arguments)
+    words = inlined(arguments)
     for word, following in itertools.pairwise(words):
         name = word.lstrip("-")
         takes_value = name in values and not values[name].boolean
@@ -211,6 +222,93 @@ def allow_own_modules(words: list[str]) -> list[str]:
     return rest
 
 
+# ---- Flagfiles ---------------------------------------------------------------
+
+
+def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
+    """Replaces `--flagfile` by the lines of the file.
+
+    absl would resolve paths by the working directory only, and take quotes and
+    comments after a flag as parts of the value. `files` are the flagfile of the
+    arguments, after those that include it.
+    """
+    result: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, path = word.partition("=")
+        if name not in ("--flagfile", "-flagfile") or not (equals or rest):
+            result.append(word)
+            continue
+        path = os.path.expanduser((path if equals else rest.pop(0)).strip())
+        if files:
+            relative = os.path.join(os.path.dirname(files[-1]), path)
+            path = relative if os.path.exists(relative) else path
+        path = os.path.normpath(path)
+        if not os.path.exists(path):
+            path = packaged_flagfile(path) or path
+        if path in files:
+            raise errors.UserError(f"--flagfile={path} includes itself")
+        result += inlined(_read_flagfile(path), (*files, path))
+    return result
+
+
+def packaged_flagfile(path: str) -> str | None:
+    """Returns the file configs/[shared/]NAME.flags of this package."""
+    folder, name = os.path.split(path)
+    # In a wheel they are in the package, in a clone beside it.
+    for top in ("tf_contrastive", ""):
+        file = os.path.join(installation.ROOT, top, folder, name)
+        if folder in ("configs", "configs/shared") and os.path.exists(file):
+            return file
+    return None
+
+
+def _read_flagfile(path: str) -> list[str]:
+    try:
+        # Editors may write a mark before the text, which "utf-8-sig" removes.
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read(_MAX_FLAGFILE + 1)
+        if len(text) > _MAX_FLAGFILE:  # Devices never end.
+            raise ValueError(f"more than {_MAX_FLAGFILE:,} characters")
+        return flags_in(text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise errors.UserError(
+            f"--flagfile={path} cannot be read ({reason}): use a text file with"
+            " one flag per line, --name=value"
+        ) from error
+
+
+def flags_in(text: str) -> list[str]:
+    """Returns the flags in a flagfile, without quotes and comments.
+
+    Raises:
+      ValueError: for a line that is not one flag, or a damaged record of a run.
+    """
+    if text.startswith("# All options of a run"):
+        _check_record(text)
+    flags = []
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line.startswith(_COMMENTS):
+            continue
+        lexer = shlex.shlex(line, posix=True)
+        lexer.whitespace_split = True
+        lexer.commenters = lexer.escape = ""  # A # may be in a value.
+        try:
+            words = [*itertools.takewhile(lambda w: w not in _COMMENTS, lexer)]
+        except ValueError:  # A quote is not closed.
+            words = []
+        if len(words) != 1 or not re.match(r"--?\w", words[0]):
+            raise ValueError(
+                f"line {number}, {line}: it is not one flag, --name=value: put"
+                " quotes around a value with spaces, and a space after the # of"
+                " a comment"
+            )
+        flags += words
+    return flags
+
+
 # ---- For people --------------------------------------------------------------
 
 
@@ -278,20 +376,33 @@ def write(config: Command) -> str:
         for option in members:
             text = fields.written(option.value)
             if not option.family:
-                lines.append(flagfiles.line_of(option.name, text))
+                lines.append(_line(option.name, text))
             elif option.value is not None:
                 pairs = shared.setdefault(option.family, [])
                 pairs.append(f"{option.key}={text}")
-        lines += [flagfiles.line_of(n, ",".join(p)) for n, p in shared.items()]
+        lines += [_line(n, ",".join(p)) for n, p in shared.items()]
     return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: str) -> str:
+    return f"--{name}={shlex.quote(value) if value else ''}"
 
 
 def record(config: Command) -> str:
     """Returns the text of a run's `config.flags`, for `read`.
 
-    It is a flagfile, too; see `write`. Its last line shows that it is whole.
+    It is a flagfile between two lines that show that it is whole; see `write`.
     """
-    return flagfiles.record_of(write(config))
+    text = write(config)
+    return (
+        f"# All options of a run, format {_FORMAT}, tf_contrastive"
+        f" {installation.VERSION}\n{text}{_last_line(text)}\n"
+    )
+
+
+def _last_line(text: str) -> str:
+    count = sum(line.startswith("--") for line in text.splitlines())
+    return f"# End: {count} options."
 
 
 def read(config_class: type[Config], text: str, workdir: str) -> Config:
@@ -301,6 +412,19 @@ def read(config_class: type[Config], text: str, workdir: str) -> Config:
       ValueError: if it is cut off, something else, of another format, or not
         valid.
     """
-    flagfiles.check_record(text)
-    words = [*flagfiles.flags_in(text), f"--workdir={workdir}"]
-    return parse(config_class, words)
+    _check_record(text)
+    return parse(config_class, [*flags_in(text), f"--workdir={workdir}"])
+
+
+def _check_record(text: str) -> None:
+    first = _FIRST_LINE.match(text)
+    if not first:
+        raise ValueError("it is not whole, or was not written by a run")
+    if first[1] != str(_FORMAT):
+        raise ValueError(
+            f"version {first[2]} of tf_contrastive wrote it in format"
+            f" {first[1]}, and this is version {installation.VERSION}, which"
+            f" reads format {_FORMAT}: use that version"
+        )
+    if not text.endswith(f"\n{_last_line(text)}\n"):
+        raise ValueError("it is cut off, or lacks options")
