@@ -14,7 +14,6 @@ from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.encoder import (
     EncoderSetup,
     declare,
-    resolve_encoder,
     resolve_setup,
 )
 from tf_contrastive.encoders import library_weights
@@ -58,7 +57,7 @@ def trained(model, preprocess=lambda x: x):
 
 def ours(name, source, side=SIDE, channels=3, encoder=None, **options):
     """Our encoder, or a given one, with these weights, as of `pretrain`."""
-    encoder_of_run = resolve_encoder(declare(name), side)
+    encoder_of_run = declare(name).resolved(side)
     setup = EncoderSetup(init_from=str(source), **options)
     setup.check(encoder_of_run)
     setup = resolve_setup(setup, encoder_of_run)

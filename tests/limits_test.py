@@ -173,9 +173,10 @@ def test_stems_have_their_sides():
     assert encoder.resolve_stem("auto", 64) == "cifar"
     assert encoder.resolve_stem("auto", 65) == "imagenet"
     for stem, side in (("imagenet", 32), ("cifar", 8)):
-        encoder.check_image_size(side, stem)
+        resnet = encoder.ResNet(network="resnet50", stem=stem)
+        resnet.resolved(side)
         with pytest.raises(errors.UserError, match=f"image_size={side} or"):
-            encoder.check_image_size(side - 1, stem)
+            resnet.resolved(side - 1)
 
 
 @pytest.mark.parametrize("images,cached", [(4096, True), (4097, False)])

@@ -7,12 +7,12 @@ some facts are known, too. A declaration names the function that opens it.
 import dataclasses
 import pathlib
 import re
-import typing
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, did_you_mean
+from tf_contrastive.config import fields
 from tf_contrastive.config.checks import matching
-from tf_contrastive.config.fields import module_of, option, problem
+from tf_contrastive.config.fields import module_of, option
 
 # The classes of ImageNet-100, by WordNet's numbers.
 _IMAGENET100 = pathlib.Path(__file__).with_name("imagenet100.txt")
@@ -33,7 +33,7 @@ class Corrupted(NamedTuple):
 
     name: str
     split: str  # The only one that it has.
-    # Whether AlexNet's errors on it, by which ImageNet-C normalizes, are known.
+    # Whether AlexNet's errors, by which ImageNet-C normalizes, are known.
     has_published_errors: bool = False
 
 
@@ -43,10 +43,9 @@ class Facts(NamedTuple):
     Attributes:
       side: of the images in pixels; None: it varies, or is unknown.
       statistics: over all pixels of the training split. (The common deviations
-        of CIFAR-10, 0.2023, 0.1994, 0.2010, are means of the deviations of
-        single images.)
-      flip: whether a mirrored image is like another one of the dataset. A
-        mirrored digit or letter is another one, or none.
+        of CIFAR-10, such as 0.2023, are means over single images.)
+      flip: whether a mirrored image could be one of the dataset, unlike a
+        mirrored digit or letter.
       corrupted: their corrupted version, if there is one.
     """
 
@@ -214,34 +213,27 @@ class WithOptions(DatasetDeclaration):
     @classmethod
     def read(cls, name: str) -> "WithOptions":
         """Parses the options in a name."""
-        try:
-            return cls._read(name)
-        except ValueError as error:
-            raise ValueError(f"{cls.name} with {error}") from error
-
-    @classmethod
-    def _read(cls, name: str) -> "WithOptions":
         known = {field.name: field for field in dataclasses.fields(cls)}
-        values: dict[str, Any] = {}
         if name.partition(":")[0] != cls.name:
-            raise ValueError("a colon before its options")
-        for key, text in _values(name).items():
+            raise ValueError(f"{cls.name} with a colon before its options")
+        given = _values(name)
+        for key in given:
             if key not in known:
+                options = ", ".join(known) or "no options"
                 hint = did_you_mean(key, known)
-                raise ValueError(f"{', '.join(known) or 'no options'}{hint}")
-            try:
-                # The type of an option is int, float or str.
-                values[key] = typing.cast(type, known[key].type)(text)
-            except ValueError as error:
-                kind = "an integer" if known[key].type is int else "a number"
-                raise ValueError(f"{key} {kind}") from error
-        options = cls(**values)
-        for field in known.values():
-            if allowed := problem(field, getattr(options, field.name)):
-                raise ValueError(f"{field.name} {allowed}")
-        if allowed := options.conflict():
-            raise ValueError(allowed)
-        return options
+                raise ValueError(f"{cls.name} with {options}{hint}")
+        values = {n: given.get(n, x.default) for n, x in known.items()}
+        try:
+            made = cls(
+                **{n: fields.read(n, known[n], values[n]) for n in known}
+            )
+        except UserError as error:
+            raise ValueError(
+                f"{cls.name} with valid options ({error})"
+            ) from error
+        if allowed := made.conflict():
+            raise ValueError(f"{cls.name} with {allowed}")
+        return made
 
     def conflict(self) -> str | None:
         """Returns what is allowed, if options do not go together."""
@@ -249,7 +241,7 @@ class WithOptions(DatasetDeclaration):
 
 def _values(name: str) -> dict[str, str]:
     """Splits NAME:OPTION=VALUE,... ; `ValueError` with what is allowed."""
-    _, colon, text = name.partition(":")
+    form, colon, text = name.partition(":")
     values: dict[str, str] = {}
     while colon:
         key, _, rest = text.partition("=")
@@ -257,7 +249,7 @@ def _values(name: str) -> dict[str, str]:
         if key == "of" and ":" in value:
             value, colon = rest, ""
         if not (key and value) or key in values:
-            raise ValueError("distinct OPTION=VALUE, separated by commas")
+            raise ValueError(f"{form} with distinct OPTION=VALUE,OPTION=VALUE")
         values[key] = value
     return values
 
@@ -359,11 +351,6 @@ class MultiDigits(WithOptions):
             return tuple(map(int, self.sizes.split("+")))
         return (self.digit,) * self.count
 
-    @property
-    def cells(self) -> int:
-        """Number of cells of the grid."""
-        return (self.canvas // self.digit) ** 2
-
     def conflict(self) -> str | None:
         """Returns what is allowed, if options do not go together."""
         changed = [
@@ -375,10 +362,11 @@ class MultiDigits(WithOptions):
             return "either sizes (placed at random) or count, digit, placement"
         if not 4 <= min(self.sides) <= max(self.sides) <= self.canvas:
             return f"digits of 4 to canvas={self.canvas} pixels"
-        if self.placement == "grid" and self.count > self.cells:
+        cells = (self.canvas // self.digit) ** 2
+        if self.placement == "grid" and self.count > cells:
             return (
-                f"count at most {self.cells}, the number of cells of"
-                f" {self.digit} pixels in a canvas of {self.canvas}"
+                f"count at most {cells}, the number of cells of {self.digit}"
+                f" pixels in a canvas of {self.canvas}"
             )
         return None
 
@@ -477,12 +465,11 @@ DATASETS: dict[str, type[DatasetDeclaration]] = {
         KBits,
     )
 }
-_OWN = [x for x in DATASETS.values() if not issubclass(x, WithOptions)]
 _MADE = [x.name for x in DATASETS.values() if issubclass(x, WithOptions)]
+_READ = [x.form for x in DATASETS.values() if x.name not in _MADE]
 # What a name may be.
 FORMS = (
-    f"{', '.join(x.form for x in _OWN)} of TensorFlow Datasets, or one of"
-    f" {', '.join(_MADE)}"
+    f"{', '.join(_READ)} of TensorFlow Datasets, or one of {', '.join(_MADE)}"
 )
 
 

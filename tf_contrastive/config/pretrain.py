@@ -15,7 +15,6 @@ from tf_contrastive.config.encoder import (
     ENCODER,
     EncoderDeclaration,
     EncoderSetup,
-    resolve_encoder,
     resolve_setup,
 )
 from tf_contrastive.config.fields import (
@@ -84,7 +83,7 @@ class Pretrain(Command):
         self._check_mixing()
         self.linear.check()
         if self.views.image_size:
-            resolve_encoder(self.encoder, self.views.image_size)
+            self.encoder.resolved(self.views.image_size)
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
@@ -117,7 +116,8 @@ class Pretrain(Command):
                 f"{arg('nan_policy', policy)}: non-finite keys would stay in"
                 f" the queue of {given}: set {arg('nan_policy', 'stop')}"
             )
-        if not self.encoder.can_be_copied:
+        library = self.encoder.library
+        if library and not library.can_be_copied:
             raise UserError(
                 f"{arg('encoder', self.encoder.label)}: has layers that"
                 f" cannot be copied, as {given} does: use another encoder"
@@ -317,7 +317,7 @@ def resolve(
         products = "split" if machine.rounded_products else "plain"
         loss = loss.with_options(similarity_products=products)
     precision = resolve_precision(run.runtime.precision, machine)
-    encoder = resolve_encoder(run.encoder, size)
+    encoder = run.encoder.resolved(size)
     setup = resolve_setup(run.setup, encoder)
     views = resolve_views(run.views, dataset, size)
     if views.augment_on == "auto":

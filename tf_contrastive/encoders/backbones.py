@@ -75,11 +75,11 @@ class Keras(declared.Keras, _Backbone):
 
     def _made(self, weights: str | None, **inputs: Any) -> tf.keras.Model:
         make = getattr(tf.keras.applications, self.network)
-        arguments = self.declared_network.arguments
+        arguments = self.library.arguments
         return make(include_top=False, weights=weights, **inputs, **arguments)
 
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
-        if not self.declared_network.starts_at_first_tensor:
+        if not self.library.starts_at_first_tensor:
             model = self._made(None, input_tensor=images)
             return model, model.output
         inputs = tf.keras.Input(images.shape[1:], dtype=images.dtype)
@@ -118,7 +118,7 @@ class KerasCV(declared.KerasCV, _Backbone):
             )
         import keras_cv  # Here, because the import takes seconds.
 
-        network = self.declared_network
+        network = self.library
         return getattr(keras_cv.models, network.kind)(
             include_rescaling=False,
             input_shape=input_shape,

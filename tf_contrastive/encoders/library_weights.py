@@ -60,8 +60,8 @@ def load(
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
     values = [v.numpy() for v in theirs.weights]
-    if backbone.declared_network.blue_first and _equal(
-        standardization, backbone.weights_input
+    if backbone.library.blue_first and _equal(
+        standardization, backbone.library.weights_input
     ):
         values[0] = values[0][:, :, ::-1]
     # The encoder's own layer standardizes: theirs stays without effect.
