@@ -27,8 +27,7 @@ _COMMON_HELP = f"""\
   {_OWN_MODULES}: allow a run to import these modules (MODULE,MODULE), which its
     files name (module:name); those of this command line are allowed already"""
 
-# Of the options that a run records. Increases with a change by which older files
-# would be misread.
+# Of a run's options. Increases with a change by which older ones are misread.
 _FORMAT = 4
 _FIRST_LINE = re.compile(
     r"# All options of a run, format (\d+), tf_contrastive ([^,\s]+).*\n"
@@ -80,7 +79,7 @@ def _defined(options: Iterable[Option]) -> absl_flags.FlagValues:
 
 
 def help_of(option: Option) -> str:
-    """Returns an option's line: its choices, its help, and members' defaults."""
+    """Returns an option's choices, its help, and its members' defaults."""
     about, help = option.field.metadata, option.field.metadata["help"]
     # With spaces, a long list can be wrapped.
     if about["choices"]:

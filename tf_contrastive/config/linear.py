@@ -4,12 +4,7 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.fields import (
-    argument,
-    group,
-    option,
-    values,
-)
+from tf_contrastive.config.fields import argument, group, option, values
 from tf_contrastive.config.optimizer import (
     SGD,
     OptimizerDeclaration,
@@ -67,8 +62,7 @@ class LinearSchedule(StageSchedule):
     epochs: int = option(0, "epochs; 0: no linear stage")
     batch_size: int = linear_batch_size(256)
     warmup_epochs: float | None = option(
-        0.0,
-        "epochs of linear warm-up; auto: 10, at most a tenth of all epochs",
+        0.0, "epochs of linear warm-up; auto: 10, at most a tenth of all epochs"
     )
 
 

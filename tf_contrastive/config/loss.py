@@ -419,9 +419,7 @@ class CrossEntropy(LossDeclaration):
     takes_logits = True
 
     label_smoothing: float = option(
-        0.0,
-        "fraction of the target spread over all classes",
-        maximum=0.9999,
+        0.0, "fraction of the target spread over all classes", maximum=0.9999
     )
     reduction: str = _reduction()
 

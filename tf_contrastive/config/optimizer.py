@@ -127,9 +127,7 @@ OPTIMIZERS: dict[str, type[OptimizerDeclaration]] = by_name(
 
 
 def optimizer_option(
-    default: OptimizerDeclaration,
-    flags: tuple[str, ...],
-    **family: Any,
+    default: OptimizerDeclaration, flags: tuple[str, ...], **family: Any
 ) -> Any:
     """The option of the optimizer; see `components.Family`."""
     return Family(

@@ -6,22 +6,14 @@ import math
 import psutil
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.data import (
-    DEFAULT_IMAGE_SIZE,
-    Data,
-    Reading,
-)
+from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, Data, Reading
 from tf_contrastive.config.encoder import (
     ENCODER,
     EncoderDeclaration,
     EncoderSetup,
     resolve_setup,
 )
-from tf_contrastive.config.fields import (
-    Command,
-    Terminal,
-    group,
-)
+from tf_contrastive.config.fields import Command, Terminal, group
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS,
@@ -43,11 +35,7 @@ from tf_contrastive.config.runtime import (
     resolve_precision,
 )
 from tf_contrastive.config.schedule import Schedule, resolve_warmup
-from tf_contrastive.config.views import (
-    Views,
-    resolve_views,
-    resolve_wire_dtype,
-)
+from tf_contrastive.config.views import Views, resolve_views, resolve_wire_dtype
 
 _ONE_CPU = Machine()
 _WIRE_BYTES = {"float32": 4, "uint8": 1}

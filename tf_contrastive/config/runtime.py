@@ -103,10 +103,7 @@ class Runtime(Devices):
         minimum=1,
     )
     keep_checkpoints: int = _setting(
-        3,
-        "newest checkpoints to keep",
-        minimum=1,
-        family="runtime_options",
+        3, "newest checkpoints to keep", minimum=1, family="runtime_options"
     )
     log_every_steps: int | None = _setting(
         None,

@@ -132,10 +132,7 @@ def resolve_warmup(warmup_epochs: float | None, epochs: float) -> float:
 
 
 def check_boundaries(
-    boundaries: tuple[float, ...],
-    start: float,
-    epochs: float,
-    prefix: str = "",
+    boundaries: tuple[float, ...], start: float, epochs: float, prefix: str = ""
 ) -> None:
     """Raises `UserError` for epochs at which no learning rate can decay.
 
