@@ -127,9 +127,10 @@ def _texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
         kind = name.removesuffix("_options")
         is_own = fields.module_of(texts.get(kind, ""))
         # A value may have commas, too.
-        for pair in re.split(r",(?=\w+=)", ",".join(filter(None, flag.value))):
+        given = ",".join(filter(None, flag.value or ()))
+        for pair in re.split(r",(?=\w+=)", given) if given else ():
             key, equals, text = pair.partition("=")
-            if not equals and pair:
+            if not equals:
                 raise errors.UserError(
                     f"--{name}={key}: must be NAME=VALUE,NAME=VALUE"
                 )

@@ -12,15 +12,18 @@ import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from typing_extensions import dataclass_transform
+
 from tf_contrastive.base import errors
 from tf_contrastive.config import checks, fields
 
 C = TypeVar("C", bound="Component")
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False)
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Component:
-    """Base of declarations.
+    """Base of declarations; those of this package become dataclasses.
 
     Attributes:
       implementation: module of the class that computes, which has the name of
@@ -34,6 +37,10 @@ class Component:
     implementation: ClassVar[str]
     is_own: ClassVar[bool] = False
     given: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith(f"{__package__}."):
+            dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
     def __post_init__(self) -> None:
         for name, value in self.arguments().items():

@@ -34,7 +34,6 @@ _WEIGHT_FILES = (".h5", ".hdf5")
 # ---- The encoders ------------------------------------------------------------
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class EncoderDeclaration(Component):
     """Traits of a family of encoders; `network` is one of its networks.
 
@@ -104,7 +103,6 @@ class Blocks(NamedTuple):
     repeats: tuple[int, int, int, int]
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class ResNet(EncoderDeclaration):
     """Residual networks (He et al. 2016, table 1)."""
 
@@ -197,7 +195,6 @@ class Transformer(NamedTuple):
     patch: int
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class ViT(EncoderDeclaration):
     """Vision transformers (Dosovitskiy et al. 2021, table 1; DeiT, table 1).
 

@@ -1,6 +1,5 @@
 """Optimizers: their options, defaults and base learning rates."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -28,7 +27,6 @@ def _weight_decay(default: float) -> Any:
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class OptimizerDeclaration(Component):
     """Traits of an optimizer.
 
@@ -54,7 +52,6 @@ class OptimizerDeclaration(Component):
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SGD(OptimizerDeclaration):
     """Stochastic gradient descent; the rate of SupCon's code."""
 
@@ -72,7 +69,6 @@ class SGD(OptimizerDeclaration):
     nesterov: bool = option(False, "Nesterov momentum")
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class LARS(SGD):
     """SimCLR, section 2.2; the trust coefficient of its code."""
 
@@ -85,7 +81,6 @@ class LARS(SGD):
     trust_coefficient: float = argument(0.001, above=0.0)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class RMSProp(OptimizerDeclaration):
     """The first stage of SupCon's code, and the rate of its linear stage."""
 
@@ -98,7 +93,6 @@ class RMSProp(OptimizerDeclaration):
     epsilon: float = _epsilon(1.0)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Adam(OptimizerDeclaration):
     """Kingma and Ba 2015, algorithm 1."""
 
@@ -112,7 +106,6 @@ class Adam(OptimizerDeclaration):
     epsilon: float = _epsilon(1e-8)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class AdamW(Adam):
     """Adam with decoupled weight decay."""
 

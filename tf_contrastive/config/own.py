@@ -4,7 +4,6 @@ A run records such a name, and may be somebody else's. So a module is imported
 only if it was allowed: by the command line, which names it, or by `allow`.
 """
 
-import dataclasses
 import importlib
 import inspect
 import math
@@ -82,8 +81,7 @@ def declare(
             namespace[option] = fields.option(
                 default, "", minimum=-math.inf, maximum=math.inf
             )
-    part = type(name.rpartition(":")[2], (base,), namespace)
-    return dataclasses.dataclass(kw_only=True, eq=False)(part)
+    return type(name.rpartition(":")[2], (base,), namespace)
 
 
 def name_of(part: Any) -> str:

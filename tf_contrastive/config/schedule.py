@@ -15,33 +15,34 @@ def _decay_rate(default: float) -> Any:
     return option(default, "factor of each decay", above=0.0, maximum=1.0)
 
 
-class Constant(Component):
+class Decay(Component):
+    """A decay of the learning rate after the warm-up."""
+
+    implementation = "tf_contrastive.schedules"
+
+
+class Constant(Decay):
     """Stays at the peak."""
 
     name = "constant"
-    implementation = "tf_contrastive.schedules"
 
 
-class Cosine(Component):
+class Cosine(Decay):
     """Half a cosine."""
 
     name = "cosine"
-    implementation = "tf_contrastive.schedules"
 
 
-class Linear(Component):
+class Linear(Decay):
     """A straight line."""
 
     name = "linear"
-    implementation = "tf_contrastive.schedules"
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Exponential(Component):
+class Exponential(Decay):
     """The linear stage of SupCon's code."""
 
     name = "exponential"
-    implementation = "tf_contrastive.schedules"
 
     decay_rate: float = _decay_rate(0.97)
     decay_epochs: float = option(
@@ -49,12 +50,10 @@ class Exponential(Component):
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Piecewise(Component):
+class Piecewise(Decay):
     """He et al. 2016, for 90 or 100 epochs on ImageNet."""
 
     name = "piecewise"
-    implementation = "tf_contrastive.schedules"
 
     decay_rate: float = _decay_rate(0.1)
     boundaries: tuple[float, ...] = option(

@@ -183,7 +183,7 @@ class ResNet(declared.ResNet):
 
         [N, H', W', D], with the stem by the shorter side of the images.
         """
-        stem = self.resolved(min(images.shape[1:3]))["stem"]
+        stem = self.resolved(min(images.shape[1:3])).stem
         layers = _Layers(
             synchronized, "zeros" if self.zero_init_residual else "ones"
         )
