@@ -48,8 +48,6 @@ COMMANDS: dict[str, type[Command]] = {
     "encoders": Encoders,
 }
 _HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"
-
-
 Commands = Mapping[str, type[Command]]
 
 
@@ -112,20 +110,14 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
     try:
         return module.run(parsed)
     except Exception as error:
-        if "tf_contrastive.datasets" in sys.modules:
-            from tf_contrastive import datasets
-
-            if named := datasets.name_unreadable(error):
-                raise named from error
+        datasets = sys.modules.get("tf_contrastive.datasets")
+        if datasets and (named := datasets.name_unreadable(error)):
+            raise named from error
         raise
 
 
 def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
-    """Writes words that are no flags of the command as values of its flags.
-
-    These are a bare word, the runs of `--compare A B ...`, and the flags of
-    another command.
-    """
+    """Writes words that are no flags of the command as values of its flags."""
     words = list(words)
     name = config_class.BARE_WORD
     if name and words and not words[0].startswith("-"):

@@ -24,13 +24,12 @@ _serializable = tf.keras.utils.register_keras_serializable("tf_contrastive")
 class _L2Decay(tf.keras.optimizers.Optimizer):
     """Adds L2 decay and exemption to the optimizer of Keras that follows.
 
-    The first base class, as in `class SGD(_L2Decay, tf.keras.optimizers.SGD)`.
     Slots are float32 under every precision policy.
 
     Attributes:
       skips_non_finite: whether an update with a gradient that is not finite is
-        skipped, as a `LossScaleOptimizer` does, which TPUs do not have. It
-        does not count as a step. `get_config` does not include it.
+        skipped, and no step, as by a `LossScaleOptimizer`, which TPUs do not
+        have. `get_config` does not include it.
     """
 
     declaration: type[declared.OptimizerDeclaration]
@@ -112,11 +111,8 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         return tf.identity(self.iterations)
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
-        """Updates `variable`; called by Keras, once per variable."""
-        self._step(tf.convert_to_tensor(gradient), variable)
-
-    def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by its gradient and its decay."""
+        gradient = tf.convert_to_tensor(gradient)
         decay = self.decay(variable)
         if tf.is_tensor(decay):
             gradient += decay
@@ -320,20 +316,18 @@ class Adam(_L2Decay, tf.keras.optimizers.Adam):
 class AdamW(Adam):
     """Adam with decoupled weight decay; arguments as for `Adam`.
 
-    The L2 term leaves the gradient. Instead, a step also subtracts
-    lr * weight_decay * w, as in PyTorch and Keras. (The paper multiplies the
-    decay by the schedule, but not by the highest learning rate.)
-
+    Instead of the L2 term, a step also subtracts lr * weight_decay * w, as in
+    PyTorch and Keras. (The paper's decay lacks the highest learning rate.)
     Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2.
     """
 
     declaration = declared.AdamW
 
-    def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Decays `variable`, and updates it by its gradient."""
         rate = tf.cast(self.learning_rate, variable.dtype)
         variable.assign(variable - rate * self.decay(variable))
-        self._update(gradient, variable)
+        self._update(tf.convert_to_tensor(gradient), variable)
 
 
 OPTIMIZERS = components.implementations(declared.OPTIMIZERS)
@@ -343,8 +337,7 @@ def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
     """Returns the variables that shift or scale, for `build(exempt=...)`.
 
     These are the `bias`, `gamma` and `beta` of the layers of built models, of
-    any rank: multi-head attention has biases of rank 2, and a normalization
-    over several axes has a gamma of their rank.
+    any rank: multi-head attention has biases of rank 2.
     """
     layers = [layer for m in models for layer in (m, *m.submodules)]
     variables = [
