@@ -64,21 +64,16 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
     assert "tensorflow" in line and sys.executable in line
 
 
-@pytest.mark.parametrize(
-    ("module", "extra", "expected"),
-    [
+def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch):
+    for module, extra, expected in (
         ("onnx", "onnx", ["-e", f"{installation.ROOT}[onnx]"]),
         ("pyarrow", "", ["pyarrow"]),
-    ],
-)
-def test_a_missing_package_comes_with_the_command_that_installs_it(
-    module, extra, expected, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, module, None)
-    problem = installation.missing(module, extra)
-    assert problem.startswith(f"{module}, which is not installed")
-    words = shlex.split(problem.partition(": run ")[2])
-    assert words[words.index("install") + 1 :][-len(expected) :] == expected
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        problem = installation.missing(module, extra)
+        assert problem.startswith(f"{module}, which is not installed")
+        words = shlex.split(problem.partition(": run ")[2])
+        assert words[words.index("install") + 1 :][-len(expected) :] == expected
 
 
 def test_a_package_of_another_stack_is_named_with_its_error(
