@@ -1,10 +1,8 @@
 """One absl flag per option of a command, and the options of a run as text.
 
-Each command has its own `FlagValues`: `--help` shows only the command's flags,
-and a name may have another default in another command. Only here are the
-options of all members of a family known: `--temperature` is a flag, whatever
-the loss. Options without a flag of their own share one, such as
-`--loss_options=contrast=one_view,epsilon_in=cosine`.
+Each command has its own `FlagValues`, with the options of all members of a
+family: `--temperature` is a flag, whatever the loss. Options without a flag of
+their own share one: `--loss_options=contrast=one_view,normalize=false`.
 """
 
 import itertools
@@ -32,7 +30,6 @@ _FORMAT = 4
 _FIRST_LINE = re.compile(
     r"# All options of a run, format (\d+), tf_contrastive ([^,\s]+).*\n"
 )
-# Characters of a flagfile.
 _MAX_FLAGFILE = 1 << 20
 # Marks of comments.
 _COMMENTS = ("#", "//")
@@ -99,9 +96,8 @@ def help_of(option: Option) -> str:
 
 
 def parse(config_class: type[Config], arguments: list[str]) -> Config:
-    """Parses a command's flags.
+    """Parses a command's flags, of which later ones override earlier ones.
 
-    Later flags override earlier ones; see `inlined` for `--flagfile=PATH`.
     Each value of the result is valid by itself; see the class's `validate`.
 
     Raises:
@@ -149,9 +145,9 @@ def _parsed(
     words = inlined(arguments)
     for word, following in itertools.pairwise(words):
         name = word.lstrip("-")
-        takes_value = name in values and not values[name].boolean
         # absl takes the next flag as the value.
-        if takes_value and word[:1] == "-" and following[:2] == "--":
+        is_next = word[:1] == "-" and following[:2] == "--"
+        if is_next and name in values and not values[name].boolean:
             raise errors.UserError(
                 f"missing value of --{name}: use --{name}=VALUE"
             )
@@ -196,11 +192,8 @@ def with_others(config_class: type[Command], words: list[str]) -> list[str]:
 def allow_own_modules(words: list[str]) -> list[str]:
     """Allows the parts that a command line names; returns the other words.
 
-    They are the values of `--own_modules=MODULE,...`, or of flags that are
-    `module:name`. Flagfiles, which may be somebody else's, allow none.
-
-    Raises:
-      UserError: for a value that is no list of modules.
+    They are in `--own_modules=MODULE,...`, or values `module:name`. Flagfiles,
+    which may be somebody else's, allow none.
     """
     rest, words = [], list(words)
     while words:
@@ -208,8 +201,8 @@ def allow_own_modules(words: list[str]) -> list[str]:
         name, _, value = word.partition("=")
         if name != _OWN_MODULES:
             # The value of a flag, or of an option in it: --dataset=pack:of=m:f.
-            part = word.rpartition("=")[2]
-            own.allow(*[part] * bool(fields.module_of(part)))
+            if fields.module_of(part := word.rpartition("=")[2]):
+                own.allow(part)
             rest.append(word)
             continue
         value = value or (words.pop(0) if words else "")
@@ -225,12 +218,11 @@ def allow_own_modules(words: list[str]) -> list[str]:
 # ---- Flagfiles ---------------------------------------------------------------
 
 
-def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
+def inlined(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
     """Replaces `--flagfile` by the lines of the file.
 
     absl would resolve paths by the working directory only, and take quotes and
-    comments after a flag as parts of the value. `files` are the flagfile of the
-    arguments, after those that include it.
+    comments as parts of a value. `within` are the arguments' own flagfiles.
     """
     result: list[str] = []
     rest = list(arguments)
@@ -241,15 +233,27 @@ def inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
             result.append(word)
             continue
         path = os.path.expanduser((path if equals else rest.pop(0)).strip())
-        if files:
-            relative = os.path.join(os.path.dirname(files[-1]), path)
+        if within:
+            relative = os.path.join(os.path.dirname(within[-1]), path)
             path = relative if os.path.exists(relative) else path
         path = os.path.normpath(path)
         if not os.path.exists(path):
             path = packaged_flagfile(path) or path
-        if path in files:
+        if path in within:
             raise errors.UserError(f"--flagfile={path} includes itself")
-        result += inlined(_read_flagfile(path), (*files, path))
+        try:
+            # Editors may write a mark before the text: "utf-8-sig".
+            with open(path, encoding="utf-8-sig") as file:
+                given = flags_in(file.read(_MAX_FLAGFILE))
+                if file.read(1):
+                    raise ValueError(f"more than {_MAX_FLAGFILE} characters")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise errors.UserError(
+                f"--flagfile={path} cannot be read ({reason}): use a text file"
+                " with one flag per line, --name=value"
+            ) from error
+        result += inlined(given, (*within, path))
     return result
 
 
@@ -262,22 +266,6 @@ def packaged_flagfile(path: str) -> str | None:
         if folder in ("configs", "configs/shared") and os.path.exists(file):
             return file
     return None
-
-
-def _read_flagfile(path: str) -> list[str]:
-    try:
-        # Editors may write a mark before the text, which "utf-8-sig" removes.
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read(_MAX_FLAGFILE + 1)
-        if len(text) > _MAX_FLAGFILE:  # Devices never end.
-            raise ValueError(f"more than {_MAX_FLAGFILE:,} characters")
-        return flags_in(text)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise errors.UserError(
-            f"--flagfile={path} cannot be read ({reason}): use a text file with"
-            " one flag per line, --name=value"
-        ) from error
 
 
 def flags_in(text: str) -> list[str]:
@@ -336,11 +324,7 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
 
 
 def with_flags(config_class: type[Command], marked: str) -> str:
-    """Shows a message with the arguments that it names as flags.
-
-    They become `--name`, `--name=value` or `--noname`; those that the command
-    does not have stay arguments.
-    """
+    """Shows a message with its arguments as flags, if the command has them."""
     known = declared(config_class)
 
     def flag(name: str, value: str | None) -> str:
@@ -365,8 +349,7 @@ def with_flags(config_class: type[Command], marked: str) -> str:
 def write(config: Command) -> str:
     """Returns the text of a flagfile with all options but the workdir.
 
-    Options that share a flag are left out where they are `auto`. `read` and
-    `--flagfile=FILE --workdir=W` parse it.
+    Options that share a flag are left out where they are `auto`.
     """
     options = [o for o in fields.options(config) if o.name != "workdir"]
     lines = []
@@ -389,10 +372,7 @@ def _line(name: str, value: str) -> str:
 
 
 def record(config: Command) -> str:
-    """Returns the text of a run's `config.flags`, for `read`.
-
-    It is a flagfile between two lines that show that it is whole; see `write`.
-    """
+    """Returns a run's `config.flags`: two lines show that it is whole."""
     text = write(config)
     return (
         f"# All options of a run, format {_FORMAT}, tf_contrastive"
@@ -409,8 +389,7 @@ def read(config_class: type[Config], text: str, workdir: str) -> Config:
     """Parses what `record` returned, for a run at `workdir`.
 
     Raises:
-      ValueError: if it is cut off, something else, of another format, or not
-        valid.
+      ValueError: if it is cut off, something else, or not valid.
     """
     _check_record(text)
     return parse(config_class, [*flags_in(text), f"--workdir={workdir}"])

@@ -80,7 +80,7 @@ argument = functools.partial(option, help="", has_flag=False)
 
 
 class Option(NamedTuple):
-    """An option of a command, as its groups name and hold it.
+    """An option of a command.
 
     Attributes:
       name: with the prefixes of its groups.
