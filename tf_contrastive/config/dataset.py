@@ -5,6 +5,7 @@ some facts are known, too. A declaration names the function that opens it.
 """
 
 import dataclasses
+import json
 import pathlib
 import re
 from typing import Any, ClassVar, NamedTuple
@@ -14,8 +15,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.checks import matching
 from tf_contrastive.config.fields import module_of, option
 
-# The classes of ImageNet-100, by WordNet's numbers.
-_IMAGENET100 = pathlib.Path(__file__).with_name("imagenet100.txt")
+_FOLDER = pathlib.Path(__file__).parent
 
 
 # ---- Facts -------------------------------------------------------------------
@@ -54,9 +54,14 @@ class Facts(NamedTuple):
     flip: bool = True
     corrupted: Corrupted | None = None
 
-
-def _gray(mean: float, std: float) -> ChannelStatistics:
-    return ChannelStatistics((mean,) * 3, (std,) * 3)
+    @classmethod
+    def read(cls, about: dict[str, Any]) -> "Facts":
+        """Returns the facts of an entry of facts.json."""
+        if statistics := about.get("statistics"):
+            about["statistics"] = ChannelStatistics(*map(tuple, statistics))
+        if corrupted := about.get("corrupted"):
+            about["corrupted"] = Corrupted(*corrupted)
+        return cls(**about)
 
 
 # As in torchvision.
@@ -65,27 +70,10 @@ IMAGENET_STATISTICS = ChannelStatistics(
 )
 # Of TensorFlow Datasets, by name without configuration and version.
 _PREPARED = {
-    "imagenet2012": Facts(
-        None,
-        IMAGENET_STATISTICS,
-        corrupted=Corrupted("imagenet2012_corrupted", "validation", True),
-    ),
-    "imagenet_resized": Facts(64),
-    "cifar10": Facts(
-        32,
-        ChannelStatistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        corrupted=Corrupted("cifar10_corrupted", "test"),
-    ),
-    "cifar100": Facts(
-        32,
-        ChannelStatistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    ),
-    "mnist": Facts(28, _gray(0.1307, 0.3081), flip=False),
-    "fashion_mnist": Facts(28),
-    "kmnist": Facts(28, flip=False),
-    "emnist": Facts(28, flip=False),
-    "svhn_cropped": Facts(32, flip=False),
-    "stl10": Facts(96),
+    name: Facts.read(about)
+    for name, about in json.loads(
+        (_FOLDER / "facts.json").read_text(encoding="utf-8")
+    ).items()
 }
 
 
@@ -158,7 +146,9 @@ class Digits(DatasetDeclaration):
 
     name = form = "digits"
     opener = "tf_contrastive.datasets.array_source:digits"
-    facts = Facts(8, _gray(0.3058, 0.3761), flip=False)
+    facts = Facts(
+        8, ChannelStatistics((0.3058,) * 3, (0.3761,) * 3), flip=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +277,8 @@ class ImageNet100(OfClasses):
 
     name = form = "imagenet100"
     of = "imagenet2012"
-    classes = tuple(_IMAGENET100.read_text().split())
+    # By WordNet's numbers.
+    classes = tuple((_FOLDER / "imagenet100.txt").read_text().split())
 
 
 @dataclasses.dataclass(frozen=True)

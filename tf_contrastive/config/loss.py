@@ -12,6 +12,7 @@ from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import argument, option
 
 REDUCTIONS = ("mean", "sum")
+_PRODUCTS = ("auto", "plain", "split")
 
 
 # ---- Options that several losses have ----------------------------------------
@@ -62,18 +63,6 @@ def _denominator() -> Any:
         " and negatives, or negatives (DCL, with ntxent)",
         choices=("all", "one_positive", "only_negatives"),
     )
-
-
-def _reduction() -> Any:
-    return argument("mean", choices=REDUCTIONS)
-
-
-def _block_size() -> Any:
-    return argument(None, minimum=1)
-
-
-def _similarity_products() -> Any:
-    return argument("auto", choices=("auto", "plain", "split"))
 
 
 # ---- The losses --------------------------------------------------------------
@@ -127,13 +116,16 @@ class LossDeclaration(Component):
         return None
 
 
-class Pairwise(LossDeclaration):
+class _Blockwise(LossDeclaration):
+    block_size: int | None = argument(None, minimum=1)
+    similarity_products: str = argument("auto", choices=_PRODUCTS)
+
+
+class Pairwise(_Blockwise):
     """A mean over anchors, each compared with the global batch's embeddings."""
 
     normalize: bool = _normalize(True)
-    reduction: str = _reduction()
-    block_size: int | None = _block_size()
-    similarity_products: str = _similarity_products()
+    reduction: str = argument("mean", choices=REDUCTIONS)
 
 
 class NTXent(Pairwise):
@@ -324,7 +316,7 @@ class DecoupledNTXent(Pairwise):
         return self.scale or (1000.0 if averaged else 1.0)
 
 
-class AlignUniform(LossDeclaration):
+class AlignUniform(_Blockwise):
     """Alignment and uniformity."""
 
     name = "align_uniform"
@@ -335,8 +327,6 @@ class AlignUniform(LossDeclaration):
     include_self: bool = argument(True)
     normalize: bool = _normalize(True)
     scale: float = _scale(1.0)
-    block_size: int | None = _block_size()
-    similarity_products: str = _similarity_products()
 
     def balanced_weight(self, size: int) -> float | None:
         """The temperature, over `size` / 2."""
@@ -357,7 +347,7 @@ class SlicedWasserstein(LossDeclaration):
     )
     normalize: bool = _normalize(False)
     scale: float = _scale(1.0)
-    similarity_products: str = _similarity_products()
+    similarity_products: str = argument("auto", choices=_PRODUCTS)
 
 
 class SWDHypersphere(SlicedWasserstein):
@@ -402,7 +392,7 @@ class CrossEntropy(LossDeclaration):
     label_smoothing: float = option(
         0.0, "fraction of the target spread over all classes", maximum=0.9999
     )
-    reduction: str = _reduction()
+    reduction: str = argument("mean", choices=REDUCTIONS)
 
 
 LOSSES: dict[str, type[LossDeclaration]] = by_name(
