@@ -250,16 +250,16 @@ def size(path: str) -> int:
     return status.st_size
 
 
-def read(path: str) -> bytes:
+def read(path: str, max_bytes: int = MAX_BYTES) -> bytes:
     """Returns the content of a file.
 
     Raises:
-      UserError: if it is no regular file, or larger than `MAX_BYTES`.
+      UserError: if it is no regular file, or larger than `max_bytes`.
       OSError, tf.errors.OpError: if it cannot be read.
     """
-    if (length := size(path)) > MAX_BYTES:
+    if (length := size(path)) > max_bytes:
         raise errors.UserError(
-            f"{path} has {length:,} bytes, more than {MAX_BYTES:,}: use a"
+            f"{path} has {length:,} bytes, more than {max_bytes:,}: use a"
             " smaller file"
         )
     with _open(path, "rb") as file:
@@ -294,7 +294,7 @@ def read_json(
 
 def _mismatch(value: Any, form: Form, name: str) -> str | None:
     """Returns how a value differs from a form, or None."""
-    kind = type(form) if isinstance(form, list | dict) else form
+    kind: Any = type(form) if isinstance(form, list | dict) else form
     if not isinstance(value, kind):
         return f"{name} is {reprlib.repr(value)}"
     parts: Iterable[tuple[Any, Form, str]] = ()
