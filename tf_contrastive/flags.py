@@ -99,10 +99,6 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     """Parses a command's flags, of which later ones override earlier ones.
 
     Each value of the result is valid by itself; see the class's `validate`.
-
-    Raises:
-      UserError: for an unknown flag, a value that is not allowed, a word that
-        is not a flag, or a flagfile that cannot be read.
     """
     given: dict[str, Any] = _texts(config_class, arguments)
     given = config_class.presets(given) | given
@@ -271,8 +267,7 @@ def packaged_flagfile(path: str) -> str | None:
 def flags_in(text: str) -> list[str]:
     """Returns the flags in a flagfile, without quotes and comments.
 
-    Raises:
-      ValueError: for a line that is not one flag, or a damaged record of a run.
+    Another line, or a damaged record of a run, is a `ValueError`.
     """
     if text.startswith("# All options of a run"):
         _check_record(text)
@@ -386,11 +381,7 @@ def _last_line(text: str) -> str:
 
 
 def read(config_class: type[Config], text: str, workdir: str) -> Config:
-    """Parses what `record` returned, for a run at `workdir`.
-
-    Raises:
-      ValueError: if it is cut off, something else, or not valid.
-    """
+    """Parses what `record` returned; anything else is a `ValueError`."""
     _check_record(text)
     return parse(config_class, [*flags_in(text), f"--workdir={workdir}"])
 

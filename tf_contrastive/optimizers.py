@@ -141,9 +141,6 @@ class SGD(_L2Decay, tf.keras.optimizers.SGD):
     which differ once the learning rate changes. Nesterov's form replaces v in
     the step by its next value with the same gradient: momentum * v + lr * g, or
     momentum * v + g. Sutskever et al. 2013, section 2.
-
-    Raises:
-      UserError: for a value that is not allowed, as in the other optimizers.
     """
 
     declaration = declared.SGD
@@ -364,9 +361,8 @@ def build(
       learning_rate: a number or a schedule.
       exempt: variables of rank 2 and more that are neither decayed nor
         adapted, such as those of `biases_and_scales`.
-      **options: arguments of the optimizer, such as `momentum=0.9`. The default
-        of `weight_decay` is the declaration's; it is 0 in the constructors, as
-        in Keras and PyTorch.
+      **options: arguments of the optimizer. The default of `weight_decay` is
+        the declaration's, and 0 in the constructors, as in Keras and PyTorch.
 
     Raises:
       UserError: for an unknown name, option or value.

@@ -41,11 +41,7 @@ NUMBER_OR_NONE = (int, float, type(None))
 
 
 def write(path: str, content: str | bytes, advice: str = ADVICE) -> None:
-    """Writes a file whole, and its folder if that is missing.
-
-    Raises:
-      UserError: with the advice, if the file cannot be written.
-    """
+    """Writes a file whole, and its folder if missing; see `replacing`."""
     with replacing(path, advice) as unfinished, _open(unfinished, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -75,8 +71,7 @@ def as_json(value: Any) -> Any:
 def replacing(path: str, advice: str = ADVICE) -> Iterator[str]:
     """Yields the name under which a file that replaces `path` is written.
 
-    Raises:
-      UserError: with the advice, if the file cannot be written.
+    If it cannot be, that is a `UserError` with the advice.
     """
     with errors.write_errors(path, advice):
         path = _prepared(path)
@@ -129,8 +124,7 @@ def check_writable(path: str, advice: str = ADVICE) -> None:
 def _prepared(path: str) -> str:
     """Makes the folder of a file; returns its path, without a link to it.
 
-    Raises:
-      OSError: for a folder, or a device, which a rename would replace.
+    A folder, or a device, which a rename would replace, is an `OSError`.
     """
     if _is_local(path):
         path = os.path.realpath(path)
@@ -196,9 +190,7 @@ def _suffix() -> str:
 def _lock(path: str) -> int:
     """Locks a local file or folder until what is returned is closed.
 
-    Raises:
-      BlockingIOError: if another process has the lock.
-      OSError: if the file system has no locks.
+    An `OSError`: another process has the lock, or there are no locks.
     """
     # Some network file systems lock only what may be written.
     mode = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR
@@ -271,14 +263,10 @@ def read_json(
 ) -> dict[str, Any]:
     """Reads an object that this package has written as JSON.
 
-    Args:
-      path: of the file.
-      default: returned if the file does not exist.
-      form: what the caller relies on; see `Form`.
+    `default` is that of an absent file, and `form` what the caller relies on.
 
     Raises:
-      UserError: if the file holds something else, or does not exist and there
-        is no default.
+      UserError: if the file holds something else, or is absent.
     """
     try:
         # Python also takes NaN, which JSON does not have.

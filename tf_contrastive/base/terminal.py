@@ -125,11 +125,7 @@ def error(line: str) -> None:
 
 
 def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:
-    """Pads columns to their widths; the first row has the headings.
-
-    The columns `texts`, from 0, are text and start on the left; the others are
-    numbers.
-    """
+    """Pads columns to their widths; the columns `texts` start on the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(row: Sequence[str]) -> str:

@@ -119,11 +119,7 @@ def implementations(members: Mapping[str, type[Component]]) -> dict[str, Any]:
 def pick(
     kind: str, name: str, members: Mapping[str, Any], arguments: Iterable[str]
 ) -> Any:
-    """Returns a member of a family, which must have the arguments.
-
-    Raises:
-      UserError: for an unknown name or argument.
-    """
+    """Returns a member of a family; an unknown name or argument is an error."""
     if name not in members:
         raise errors.unknown(kind, name, members)
     known = members[name].defaults()
@@ -242,12 +238,7 @@ class Family:
     def replaced(
         self, chosen: Component, values: dict[str, Any], prefix: str
     ) -> Component:
-        """Returns the component that `values` choose, and removes its options.
-
-        Raises:
-          UserError: for an unknown name, a part of the user's own that cannot
-            be used, a value that is not allowed, or an option of others.
-        """
+        """Returns the component that `values` choose; they lose its options."""
         name = values.pop(prefix + self.kind, chosen)
         given: dict[str, Any] = {}
         if isinstance(name, Component):

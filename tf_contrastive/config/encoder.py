@@ -68,11 +68,7 @@ class EncoderDeclaration(Component):
         return None
 
     def resolved(self, image_size: int) -> "EncoderDeclaration":
-        """Returns it with the options that depend on the side of the images.
-
-        Raises:
-          UserError: if images are too small.
-        """
+        """Returns it with the options that depend on the side of the images."""
         del image_size
         return self
 
@@ -292,8 +288,7 @@ class LibraryNetwork(NamedTuple):
       kind: name of the class; of a function, that of the network.
       input_scale: factor of standardised colours that the network expects.
       blue_first: whether the weights take the colours in the order BGR.
-      starts_at_first_tensor: whether it leaves out what precedes the tensor
-        that it is built on.
+      starts_at_first_tensor: whether it leaves out what precedes its input.
       can_be_copied: whether Keras can clone its layers.
     """
 

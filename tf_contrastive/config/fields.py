@@ -112,10 +112,7 @@ class Option(NamedTuple):
 
 
 def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
-    """A field that holds a group of options of a command or of another group.
-
-    The same dataclass may occur twice, under prefixes of its options' names.
-    """
+    """A field that holds a group of options, under a prefix of their names."""
     return dataclasses.field(
         default=defaults, metadata={"prefix": prefix, "identity": identity}
     )
@@ -162,10 +159,6 @@ def replace(config: T, **values: Any) -> T:
 
     A value may be given as its text. A new component keeps the options that
     were given to the previous one, if it has them.
-
-    Raises:
-      UserError: for an option that there is not, or a value that is not
-        allowed.
     """
 
     def of(group: Any, prefix: str) -> Any:
@@ -250,11 +243,7 @@ def value_type(field: dataclasses.Field) -> type:
 
 
 def read(name: str, field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of an option, given as itself or as its text.
-
-    Raises:
-      UserError: if it is not allowed.
-    """
+    """Returns an allowed value of an option, given as itself or as its text."""
     if value == AUTO and is_optional(field):
         return None
     reader, allowed = _READERS[value_type(field)]

@@ -439,9 +439,6 @@ def function_inputs(function: Callable[..., Any]) -> dict[str, Any]:
 
     Returns:
       "inputs", the names of those, and whether it "needs_labels".
-
-    Raises:
-      UserError: for something else.
     """
     if isinstance(function, type) or not callable(function):
         raise wrong_form(function)

@@ -35,10 +35,6 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     """Returns the object `module:name`, which is used as a `kind`.
 
     `families` are words before a colon that could have been meant.
-
-    Raises:
-      UserError: if the module is not allowed, cannot be imported, or has no
-        such name.
     """
     module, _, attribute = name.partition(":")
     given = errors.arg(kind, name)
@@ -114,10 +110,6 @@ def options_of(
 
     They are its parameters that are not among `inputs`; those `given` need no
     default. A Keras layer or model has none.
-
-    Raises:
-      UserError: for something else, another parameter without a default, or a
-        given option that is not a parameter.
     """
     if not callable(part):
         raise errors.UserError(

@@ -158,11 +158,7 @@ class Machine:
 
 
 def resolve_precision(precision: str, machine: Machine) -> str:
-    """Returns `precision` with `auto` resolved.
-
-    Raises:
-      UserError: for a precision that the devices do not have.
-    """
+    """Returns the precision, which the devices must have."""
     if precision == "mixed_float16" and machine.on_tpu:
         raise UserError(
             f"{arg('precision', 'mixed_float16')}: TPUs compute in bfloat16:"

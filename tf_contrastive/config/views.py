@@ -214,11 +214,7 @@ class OwnViews(Crop):
 
 
 def own_options(part: Any, given: Iterable[str] = ()) -> dict[str, Any]:
-    """Returns the options of views of your own.
-
-    Raises:
-      UserError: for something that is none.
-    """
+    """Returns the options of views of your own, and refuses anything else."""
     if own.is_layer(part):
         return own.options_of(part, (), given)
     image = next(iter(own.parameters(part)), "") if callable(part) else ""
@@ -430,13 +426,7 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
 
 
 def resolve_wire_dtype(views: Views, extra_channels: int) -> str:
-    """Returns `wire_dtype` of resolved views with `auto` resolved.
-
-    `extra_channels` are appended to the views.
-
-    Raises:
-      UserError: for uint8, if there are any.
-    """
+    """Returns `wire_dtype` of views to which `extra_channels` are appended."""
     given = views.wire_dtype
     if given == "uint8" and extra_channels:
         raise UserError(
