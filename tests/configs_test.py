@@ -171,19 +171,6 @@ def _train(name, workdir, *more):
     run = _parse(name, "--smoke", f"--workdir={workdir}", *more)
     tf.keras.backend.clear_session()
     assert pretraining.run(run) == 0
-    return checkpoints.load_run(str(workdir)), json.loads(
-        (workdir / "pretrain.json").read_text()
-    )
-
-
-def _check(name, workdir):
-    found, told = _train(name, workdir)
-    assert told["steps"] == found.step == SMOKE_STEPS
-    assert np.isfinite(told["loss"])
-    own = _parse(name)
-    assert found.config.loss.label == told["loss_function"] == own.loss.label
-    assert ("linear_top1" in told) == bool(own.linear.schedule.epochs)
-    return found
 
 
 def _distinct():
@@ -216,7 +203,14 @@ def untraced(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _distinct())
 def test_flagfiles_train_for_two_steps(name, tmp_path, untraced):
-    _check(name, tmp_path)
+    _train(name, tmp_path)
+    found = checkpoints.load_run(str(tmp_path))
+    told = json.loads((tmp_path / "pretrain.json").read_text())
+    assert told["steps"] == found.step == SMOKE_STEPS
+    assert np.isfinite(told["loss"])
+    own = _parse(name)
+    assert found.config.loss.label == told["loss_function"] == own.loss.label
+    assert ("linear_top1" in told) == bool(own.linear.schedule.epochs)
 
 
 def test_a_smoke_run_logs_its_changes(tmp_path, capsys):

@@ -98,14 +98,14 @@ def test_nothing_is_removed_where_there_are_no_locks(tmp_path, monkeypatch):
     assert path.exists() and (tmp_path / ".x.partial-mine").exists()
 
 
-def _fails_to_rename(source, target):
-    raise OSError(28, "No space left on device")
-
-
 def test_a_failed_write_keeps_the_previous_file(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.write_text("before")
-    monkeypatch.setattr(os, "replace", _fails_to_rename)
+
+    def fails(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(errors.UserError) as error:
         files.write(str(path), "after")
     assert "No space left" in str(error.value)

@@ -29,7 +29,6 @@ from tf_contrastive.evaluation import (
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.exporting import image_bytes
 from tf_contrastive.losses import similarity
-from tf_contrastive.views import ablation, prng
 
 # ---- The doctor -------------------------------------------------------------
 
@@ -253,23 +252,3 @@ def test_a_thousand_comments_may_precede_the_orientation():
     for comments, expected in ((999, 6), (1000, 1)):
         data = b"\xff\xd8" + b"\xff\xfe\0\2" * comments + segment + b"\xff\xda"
         assert image_bytes.orientation(tf.constant(data)) == expected
-
-
-def test_the_metadata_of_a_png_have_64_kb():
-    for padding, expected in (((1 << 16) - 20, 6), (1 << 16, 1)):
-        text = b"\0" * 5 + b"x" * (padding - 5) + b'tiff:Orientation="6"'
-        chunk = b"iTXtXML:com.adobe.xmp\0" + text
-        size = struct.pack(">I", len(chunk) - 4)
-        data = tf.constant(b"\x89PNG\r\n\x1a\n" + size + chunk)
-        assert image_bytes.orientation(data) == expected
-
-
-def test_noise_has_a_deviation_up_to_a_fifth():
-    """Of the ablation of SimCLR's figure 5, whose code is not published."""
-    seeds = tf.constant([[0, n] for n in range(400)])
-    noise = ablation.Noise(16)
-    uniforms = prng.uniform(seeds, noise.streams)
-    gray = tf.fill([400, 16, 16, 3], 0.5)
-    spreads = np.std(noise(gray, uniforms), axis=(1, 2, 3))
-    assert 0.18 < spreads.max() < 0.21
-    assert spreads.mean() == pytest.approx(0.1, abs=0.01)

@@ -40,9 +40,7 @@ _INPUTS = {
     # Datasets.
     "pretrain --workdir={new} --dataset=cifar_10": "cifar10",
     "pretrain --workdir={new} --dataset=mnist --data_dir={empty}": "{empty}",
-    "pretrain --workdir={new} --split=trian": "'trian'",
     "pretrain --workdir={new} --split=train[:5000]": "train[:5000]",
-    "pretrain --workdir={new} --dataset=folder:{nowhere}": "{nowhere}",
     # What does not suit the data or the machine.
     "pretrain --workdir={new} --split=train[:100]": "--batch_size=100",
     "pretrain --workdir={new} --stem=imagenet": "--stem=cifar",
@@ -78,8 +76,6 @@ _INPUTS = {
     "WITHOUT=tf2onnx export --workdir={run} --format=savedmodel,onnx": (
         "tf2onnx"
     ),
-    "WITHOUT=pyarrow embed --workdir={run} --output={new}.parquet": "pyarrow",
-    "embed --workdir={run} --output={file}/x.npz": "{file}/x.npz",
     "WITHOUT=pyspark embed --workdir={run} --output={new} --shard_size=9"
     " --runner=spark": "--runner=spark",
     "datasets --show=digits --output={file}/sheet.png": "{file}/sheet.png",
