@@ -206,19 +206,14 @@ def validate_fields(config: Any) -> None:
         validate(option.name, option.field, option.value)
 
 
-def validate(name: str, field: dataclasses.Field, value: Any) -> None:
-    """Raises `UserError` for a value that an option does not allow."""
-    if allowed := problem(field, value):
-        raise _refused(
-            name, field, None if value in ("", ()) else value, allowed
-        )
-
-
-def _refused(
-    name: str, field: dataclasses.Field, value: Any, allowed: str
-) -> UserError:
-    allowed += f", or {AUTO}" * is_optional(field)
-    return UserError(f"{arg(name, value)}: must be {allowed}")
+def validate(
+    name: str, field: dataclasses.Field, value: Any, allowed: str | None = None
+) -> None:
+    """Raises `UserError` for a value of which only others are `allowed`."""
+    if allowed := allowed or problem(field, value):
+        allowed += f", or {AUTO}" * is_optional(field)
+        given = arg(name, None if value in ("", ()) else value)
+        raise UserError(f"{given}: must be {allowed}")
 
 
 def is_optional(field: dataclasses.Field) -> bool:
@@ -255,10 +250,10 @@ def read(name: str, field: dataclasses.Field, value: Any) -> Any:
             value = tuple(map(reader, parts))
         elif isinstance(value, str):
             value = reader(value)
-    except (KeyError, ValueError) as error:
+        allowed = ""
+    except (KeyError, ValueError):
         allowed = f"{_LIST} {allowed}" if is_list(field) else allowed
-        raise _refused(name, field, value, allowed) from error
-    validate(name, field, value)
+    validate(name, field, value, allowed)
     return value
 
 

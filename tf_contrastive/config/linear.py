@@ -6,6 +6,7 @@ from typing import Any
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.fields import argument, group, option, values
 from tf_contrastive.config.optimizer import (
+    OPTIMIZERS,
     SGD,
     OptimizerDeclaration,
     optimizer_option,
@@ -17,13 +18,11 @@ from tf_contrastive.config.views import augmentation_name
 # Defaults of the linear classifier that differ from the optimizers' own
 # (SimCLR, appendix B.6).
 LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
-    "lars": {"weight_decay": 0.0},
-    "sgd": {"weight_decay": 0.0, "nesterov": True},
-    # The second stage of SupCon's code.
-    "rmsprop": {"weight_decay": 0.0, "epsilon": 0.001},
-    "adam": {"weight_decay": 0.0},
-    "adamw": {"weight_decay": 0.0},
+    name: {"weight_decay": 0.0} for name in OPTIMIZERS
 }
+LINEAR_OPTIMIZER_OPTIONS["sgd"]["nesterov"] = True
+# The second stage of SupCon's code.
+LINEAR_OPTIMIZER_OPTIONS["rmsprop"]["epsilon"] = 0.001
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import argument, option
 
-MOMENTUM_STYLES = ("classic", "pytorch")
 # Batch size at which a base learning rate is quoted (linear scaling).
 REFERENCE_BATCH_SIZE = 256
 
@@ -64,7 +63,7 @@ class SGD(OptimizerDeclaration):
         "classic",
         "classic: the velocity includes the learning rate; pytorch: the"
         " learning rate multiplies the velocity",
-        choices=MOMENTUM_STYLES,
+        choices=("classic", "pytorch"),
     )
     nesterov: bool = option(False, "Nesterov momentum")
 
