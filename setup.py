@@ -51,6 +51,7 @@ INSTALL_REQUIRES = [
     "psutil>=5",
     # Required by tensorflow, and also used directly, when it is imported.
     "wrapt>=1.11",
+    "typing_extensions>=4.1",
     # TensorBoard imports pkg_resources, which later versions removed.
     "setuptools>=78.1.1,<81",
 ]

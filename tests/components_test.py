@@ -21,15 +21,11 @@ _RNG = np.random.default_rng(0)
 _Z = _RNG.normal(size=[6, 2, 4]).astype(np.float32)
 _LABELS = np.array([0, 0, 1, 1, 0, 3])
 _SUPERVISED = (
-    "supcon",
-    "supcon_in",
-    "sincere",
-    "eps_supinfonce",
-    "npairs",
-    "triplet",
+    *("supcon", "supcon_in", "sincere", "eps_supinfonce", "npairs", "triplet"),
     "cross_entropy",
 )
 _RUN = {"steps_per_epoch": 7, "epochs": 100}
+_PEAK = {"base_learning_rate": 0.3, "batch_size": 256}
 
 
 def _changed(declaration):
@@ -113,9 +109,7 @@ def test_schedule(name):
     options = kind.defaults()
     schedule = kind(0.3, **_RUN)
     assert options.items() <= schedule.get_config().items()
-    built = schedules_.build(
-        name, base_learning_rate=0.3, batch_size=256, **_RUN
-    )
+    built = schedules_.build(name, **_PEAK, **_RUN)
     changed = kind(0.3, **_RUN, warmup_epochs=1.5, floor=0.1, **_changed(kind))
     config = json.dumps(tf.keras.saving.serialize_keras_object(changed))
     again = tf.keras.saving.deserialize_keras_object(json.loads(config))
@@ -123,9 +117,7 @@ def test_schedule(name):
         assert built(step) == schedule(step)
         assert again(step) == changed(step)
     with pytest.raises(errors.UserError, match="'nois'"):
-        schedules_.build(
-            name, base_learning_rate=0.3, batch_size=256, **_RUN, nois=1
-        )
+        schedules_.build(name, **_PEAK, **_RUN, nois=1)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +125,7 @@ def test_schedule(name):
     [
         (losses, "supcon", {}),
         (optimizers_, "adamw", {"learning_rate": 1}),
-        (
-            schedules_,
-            "cosine",
-            {"base_learning_rate": 1, "batch_size": 1, **_RUN},
-        ),
+        (schedules_, "cosine", {**_PEAK, **_RUN}),
         (heads, "linear", {}),
         (encoders, "resnet50", {"image_shape": (8, 8, 3)}),
     ],

@@ -98,14 +98,14 @@ def test_nothing_is_removed_where_there_are_no_locks(tmp_path, monkeypatch):
     assert path.exists() and (tmp_path / ".x.partial-mine").exists()
 
 
-def _fails_to_rename(source, target):
-    raise OSError(28, "No space left on device")
-
-
 def test_a_failed_write_keeps_the_previous_file(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.write_text("before")
-    monkeypatch.setattr(os, "replace", _fails_to_rename)
+
+    def fails(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(errors.UserError) as error:
         files.write(str(path), "after")
     assert "No space left" in str(error.value)
@@ -144,27 +144,17 @@ def test_long_and_odd_names(scheme, tmp_path):
 
 def test_json_has_no_nan(tmp_path):
     path = str(tmp_path / "x.json")
-    content = {
-        "a": math.nan,
-        "b": [np.float32(np.inf), {"c": -math.inf}],
-        "d": np.array([1.5, np.nan]),
-        "e": np.int64(3),
-        "f": True,
-    }
-    files.write_json(path, content)
+    numbers = np.array([1.5, np.nan])
+    content = {"a": math.nan, "b": [{"c": -math.inf}], "d": numbers}
+    files.write_json(path, content | {"e": np.int64(3), "f": True})
 
     def refuse(name):
         raise AssertionError(name)
 
     with open(path) as file:
         read = json.load(file, parse_constant=refuse)
-    assert read == {
-        "a": None,
-        "b": [None, {"c": None}],
-        "d": [1.5, None],
-        "e": 3,
-        "f": True,
-    }
+    expected = {"a": None, "b": [{"c": None}], "d": [1.5, None]}
+    assert read == expected | {"e": 3, "f": True}
 
 
 def test_json_that_is_cut_off_is_refused(tmp_path):
@@ -180,18 +170,18 @@ def test_json_that_is_cut_off_is_refused(tmp_path):
 def test_the_content_is_on_the_disk_before_it_has_its_name(
     tmp_path, monkeypatch
 ):
-    order = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda fd: (order.append(os.fstat(fd).st_ino), fsync(fd)),
-    )
-    monkeypatch.setattr(
-        os,
-        "replace",
-        lambda a, b: (order.append("replace"), replace(a, b)),
-    )
+    order, fsync, replace = [], os.fsync, os.replace
+
+    def flushed(descriptor):
+        order.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def replaced(*paths):
+        order.append("replace")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", replaced)
     files.write(str(tmp_path / "x"), "content")
     folder, file = os.stat(tmp_path).st_ino, os.stat(tmp_path / "x").st_ino
     assert order == [file, "replace", folder]

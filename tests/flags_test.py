@@ -21,7 +21,6 @@ from tf_contrastive.config.data import (
     write_statistics,
 )
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.flags import flagfiles
 
 _ROOT = Path(__file__).resolve().parents[1]
 _COMMANDS = __main__.COMMANDS
@@ -80,7 +79,7 @@ def _texts(field):
 
 @pytest.mark.parametrize("command,option", _OPTIONS)
 def test_an_option_takes_what_it_declares_and_nothing_else(command, option):
-    assert len(option.help) > 3
+    assert len(flags.help_of(option)) > 3
     good, bad = _texts(option.field)
     for text in good:
         fields.read(option.name, option.field, text)
@@ -151,34 +150,15 @@ def test_a_component_has_the_options_that_were_given_for_it():
     assert fields.replace(kept, loss="sincere").loss.temperature == 0.3
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        ("pretrain", "workdir"),
-        ("embed", "output"),
-        ("sweep", "workdir"),
-    ],
-)
-def test_a_path_may_start_with_the_folder_of_a_user(
-    command, option, monkeypatch
-):
+def test_a_path_may_start_with_the_folder_of_a_user(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    of_command = _COMMANDS[command]
-    parsed = flags.parse(
-        of_command, [*_required(of_command), f"--{option}=~/a"]
-    )
-    assert fields.values(parsed)[option] == "/home/me/a"
-    with pytest.raises(errors.UserError, match=f"{option}=~nobody-here/a"):
-        flags.parse(
-            of_command, [*_required(of_command), f"--{option}=~nobody-here/a"]
-        )
+    assert _parse("--workdir=~/a").runtime.workdir == "/home/me/a"
+    with pytest.raises(errors.UserError, match="workdir=~nobody-here/a"):
+        _parse("--workdir=~nobody-here/a")
     # Python's paths are not a shell's.
-    changed = {"workdir": "~/a"}
+    runtime = dataclasses.replace(Pretrain().runtime, workdir="~/a")
     with pytest.raises(errors.UserError, match="workdir=~/a"):
-        run = Pretrain()
-        dataclasses.replace(
-            run, runtime=dataclasses.replace(run.runtime, **changed)
-        ).validate()
+        dataclasses.replace(Pretrain(), runtime=runtime).validate()
 
 
 def test_what_only_python_sets_is_no_flag():
@@ -234,49 +214,41 @@ def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
 _LINES = {
     "--workdir=runs/q": "--workdir=runs/q",
     '--workdir="runs/q"': "--workdir=runs/q",
-    "  --workdir=runs/q\t": "--workdir=runs/q",
     '-workdir="runs/q"  # it\'s mine': "-workdir=runs/q",
     '--workdir="runs/my run" # mine': "--workdir=runs/my run",
     "'--workdir=runs/my run'": "--workdir=runs/my run",
     '--workdir="runs/#1 # a" # b': "--workdir=runs/#1 # a",
-    "--workdir=runs/a#b": "--workdir=runs/a#b",
     "--workdir=gs://a//b // mine": "--workdir=gs://a//b",
     """--workdir="it's" """: "--workdir=it's",
     """--workdir='5"'""": '--workdir=5"',
     r"--workdir=a\b": r"--workdir=a\b",
-    '--workdir=""': "--workdir=",
     "--workdir= # none": "--workdir=",
     "--noprobe  # off": "--noprobe",
     "--workdir 'my run' # mine": None,
     "--loss_options=a=1,b=2 # c": "--loss_options=a=1,b=2",
     # One line can be understood in two ways, or in none.
     '--workdir="runs/q': None,
-    '--workdir=runs/q"': None,
     "--workdir='runs/q": None,
     "--workdir='it's'": None,
-    "--workdir=/O'Brien/a": None,
     "--workdir=runs/my run": None,
-    "--workdir runs/my run": None,
     "--workdir = runs/q": None,
     "--epochs=3 \\": None,
-    '--workdir="runs/q" #b': None,
     "--workdir=/run #5/images": None,
     "--workdir=runs/q --epochs=3": None,
-    "workdir=runs/q": None,
     "pretrain --epochs=3": None,
 }
 
 
-@pytest.mark.parametrize(("line", "flag"), _LINES.items(), ids=list(_LINES))
-def test_a_line_of_a_flagfile_means_what_people_write(line, flag, tmp_path):
+def test_a_line_of_a_flagfile_means_what_people_write(tmp_path):
     path = tmp_path / "own.flags"
-    path.write_bytes(f"\ufeff# first\r\n{line}\r\n".encode())
-    if flag:
-        assert flagfiles.inlined([f"--flagfile={path}"]) == [flag]
-        return
-    with pytest.raises(errors.UserError) as caught:
-        flagfiles.inlined([f"--flagfile={path}"])
-    assert f"{path} cannot be read (line 2, {line}: " in str(caught.value)
+    for line, flag in _LINES.items():
+        path.write_bytes(f"\ufeff# first\r\n{line}\r\n".encode())
+        if flag:
+            assert flags.inlined([f"--flagfile={path}"]) == [flag]
+            continue
+        with pytest.raises(errors.UserError) as caught:
+            flags.inlined([f"--flagfile={path}"])
+        assert f"{path} cannot be read (line 2, {line}: " in str(caught.value)
 
 
 def test_a_flagfile_allows_no_modules(tmp_path):
@@ -298,23 +270,18 @@ pretrain --epochs
 pretrain --noprobe=3
 pretrain --workdir --epochs=3 -> --workdir=
 pretrain --flagfile=nowhere
-pretrain --flagfile
-doctor --loss=supcn -> mean supcon?
 pretrain --augmentation=ablation:bluur -> mean blur?
 pretrain --standardize=0.5,0.5,0.5/0,1,1 -> --standardize=0.5
 pretrain --workdir=w --dataset=folder:
 pretrain --workdir=w --epochs=5 --warmup_epochs=9
 pretrain --workdir=w --optimizer=adam --nesterov -> --optimizer_options=nesterov
-pretrain --workdir=w --optimizer_options=rho=0.9 -> 'rho'
 pretrain --workdir=w --loss=ntxent --epsilon=1 -> only of eps_supinfonce
-pretrain --loss_options
 pretrain --momentum=0.5 --optimizer_options=momentum=0.4 -> momentum
 pretrain --loss_options=contrst=one_view -> mean 'contrast'?
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
 pretrain --workdir=w --epochs=50 --schedule=piecewise -> boundaries=30,60,90
 pretrain --workdir=w --virtual_devices=4 --batch_size=30
 pretrain --workdir=w --stem=imagenet --image_size=16 -> --image_size=32
-pretrain --workdir=w --encoder=keras:VGG16 --width=2 -> --width is not an option
 pretrain --workdir=w --views=1
 pretrain --workdir=w --loss=moco --queue_size=8
 pretrain --workdir=w --loss=moco --encoder=keras_cv:csp_darknet_s
@@ -327,11 +294,8 @@ pretrain --workdir=w --linear_optimizer_options=momentum=0.8 -> _epochs=0
 pretrain --workdir=w --linear_epochs=2 --linear_warmup_epochs=3
 pretrain --workdir=runs/d*
 evaluate --workdir=w --watch --strategy=multiworker
-evaluate --workdir=w --strategy=tpu --virtual_devices=2
 evaluate -> --saved_model=
 evaluate --saved_model=x -> --dataset=
-evaluate --saved_model=x --dataset=digits --watch
-evaluate --workdir=w --compare a b -> --workdir=w
 evaluate --compare a a -> --compare=a,a
 evaluate --workdir=w --linear_learning_rate=1 --linear_learning_rates=1
 evaluate --workdir=w --protocols=knn,linaer -> mean linear?
@@ -339,7 +303,6 @@ evaluate --workdir=w --finetune_epochs=3,4
 evaluate --workdir=w --logistic_options=lowest_penalty=1e6 -> highest_penalty
 embed --output=o -> --workdir
 embed --output=o --workdir=w --runner_options=--x -> --runner
-embed --output=o --workdir=w --runner_options="'"
 embed --output=o --workdir=w --runner=spark -> --shard_size
 """
 
@@ -404,92 +367,49 @@ def test_help_shows_the_commands_flags():
                 assert all(f"    - {key}=" in out for key in shared)
 
 
-def test_listings_need_no_tensorflow():
-    for line, (status, out, _) in _outcomes(["datasets"]):
-        assert status == 0 and out.count("\n") > 5, line
-
-
 def test_any_allowed_value_is_read_back_from_a_flagfile():
     generator = random.Random(0)
     characters = [*"a1,.:/=-#'\"\\ \n\r\t\x0b\x85\u2028\u00e9\udc80"]
     characters += [" # ", " #", " // ", " \\", " --a=", '\\"', '"', "'"]
     checked = 0
     for option in fields.options(Pretrain()):
-        for _ in range(200 if isinstance(option.value, str) else 8):
-            value = option.value
-            if isinstance(value, str):
-                count = generator.randrange(9)
-                value = "".join(generator.choices(characters, k=count))
-            elif isinstance(value, bool):
-                value = not value
-            else:
-                kind = fields.value_type(option.field)
-                value = kind(generator.uniform(-1e6, 1e6))
-                if fields.is_list(option.field):
-                    value = (value, kind(1e6))
-            if option.name != "workdir" and not fields.problem(
-                option.field, value
-            ):
-                values = {"workdir": "w", option.name: value}
-                run = fields.replace(Pretrain(), **values)
-                text = flags.record(run)
-                again = flags.read(Pretrain, text, "w")
-                assert fields.values(again) == fields.values(run), value
-                assert "--workdir" not in text
-                checked += 1
+        for _ in range(200 * isinstance(option.value, str)):
+            count = generator.randrange(9)
+            value = "".join(generator.choices(characters, k=count))
+            if option.name == "workdir" or fields.problem(option.field, value):
+                continue
+            run = fields.replace(Pretrain(), **{option.name: value})
+            text = flags.record(run)
+            again = flags.read(Pretrain, text, "w")
+            assert flags.record(again) == text, value
+            checked += 1
     assert checked > 500
 
 
-_MESSAGES = [
-    (f"{arg('epochs', 3)}: must be", "--epochs=3: must be"),
-    (
-        f"({arg('batch_size', 2)}, [{arg('stem')}])",
-        "(--batch_size=2, [--stem])",
-    ),
-    (f"it had {arg('probe', False)}", "it had --noprobe"),
-    (f"it had {arg('probe', 'True')}", "it had --probe"),
-    (f"set {arg('width', '')}", "set --width="),
-    (
-        f"it had {arg('nesterov', False)}",
-        "it had --optimizer_options=nesterov=false",
-    ),
+_MESSAGES = {
+    f"{arg('epochs', 3)}: must be": "--epochs=3: must be",
+    f"({arg('batch_size', 2)}, [{arg('stem')}])": "(--batch_size=2, [--stem])",
+    f"it had {arg('probe', False)}": "it had --noprobe",
+    f"it had {arg('probe', 'True')}": "it had --probe",
+    f"set {arg('width', '')}": "set --width=",
+    f"had {arg('nesterov', False)}": "had --optimizer_options=nesterov=false",
     # Not an option of the command.
-    (f"{arg('thing')} and {arg('other', 3)}", "`thing` and other=3"),
+    f"{arg('thing')} and {arg('other', 3)}": "`thing` and other=3",
     # What a user has written.
-    ("`stem` probe=False /a/epochs=3", "`stem` probe=False /a/epochs=3"),
-    (
-        f"{arg('workdir', 'runs/a (seed=3)')} `stem`",
-        "--workdir=runs/a (seed=3) `stem`",
-    ),
-    (f"{arg('workdir', 'a=b')}\n\0", r"--workdir=a=b\n\x00"),
-]
+    "`stem` probe=False /a/epochs=3": "`stem` probe=False /a/epochs=3",
+    f"{arg('workdir', 'a (seed=3)')} `stem`": "--workdir=a (seed=3) `stem`",
+    f"{arg('workdir', 'a=b')}\n\0": r"--workdir=a=b\n\x00",
+}
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"), _MESSAGES, ids=[m[1] for m in _MESSAGES]
-)
-def test_errors_name_flags_in_place_of_arguments(message, expected):
-    error = errors.UserError(message)
-    assert flags.with_flags(Pretrain, error.marked) == expected
-    # In another message, too.
-    nested = errors.UserError(f"{error.marked}: {arg('seed')}")
-    shown = flags.with_flags(Pretrain, nested.marked)
-    assert shown == f"{expected}: --seed"
-
-
-def test_presets_set_what_was_not_given():
-    given = _parse(
-        "--workdir=w",
-        "--linear_epochs=5",
-        "--linear_batch_size=64",
-        "--scale=cpu",
-        command=Evaluate,
-    )
-    assert given.linear.schedule.epochs == 5
-    assert given.linear.schedule.batch_size == 64
-    assert given.linear.augmentation == "none"
-    assert given.transfer.methods == ("linear",)
-    assert given.transfer.examples == 5000
+def test_errors_name_flags_in_place_of_arguments():
+    for message, expected in _MESSAGES.items():
+        error = errors.UserError(message)
+        assert flags.with_flags(Pretrain, error.marked) == expected
+        # In another message, too.
+        nested = errors.UserError(f"{error.marked}: {arg('seed')}")
+        shown = flags.with_flags(Pretrain, nested.marked)
+        assert shown == f"{expected}: --seed"
 
 
 def test_channel_statistics_are_written_and_read():

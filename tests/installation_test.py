@@ -13,13 +13,6 @@ from tf_contrastive.base import installation
 _NEEDED = ("absl", "numpy", "tensorflow", "wrapt")
 
 
-def _without_packages(*words, status, **folders):
-    """Runs Python without installed packages, except folders of its own."""
-    environment = {"PATH": os.environ["PATH"], **folders}
-    words = [sys.executable, "-S", *words]
-    return processes.run(words, status=status, env=environment)
-
-
 @pytest.mark.parametrize(
     ("packages", "version", "named"),
     [
@@ -38,15 +31,15 @@ def test_a_wrong_interpreter_gets_one_line(packages, version, named, tmp_path):
         info.mkdir()
         text = f"Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\n"
         (info / "METADATA").write_text(text)
-    path = {"PYTHONPATH": str(tmp_path)}
-    words = ("-m", "tf_contrastive", "doctor")
-    done = _without_packages(*words, status=2, **path)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-S", "-m", "tf_contrastive", "doctor"]
+    done = processes.run(words, status=2, env=env)
     assert not done.stdout
     (line,) = done.stderr.splitlines()
     assert named in line and sys.executable in line
     assert "launch/install" in line or ".venv/bin/python" in line
-    words = ("-c", "import tf_contrastive")
-    done = _without_packages(*words, status=1, **path)
+    words = [sys.executable, "-S", "-c", "import tf_contrastive"]
+    done = processes.run(words, status=1, env=env)
     assert done.stderr.splitlines()[-1].startswith("ImportError: ")
 
 
@@ -64,21 +57,16 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
     assert "tensorflow" in line and sys.executable in line
 
 
-@pytest.mark.parametrize(
-    ("module", "extra", "expected"),
-    [
+def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch):
+    for module, extra, expected in (
         ("onnx", "onnx", ["-e", f"{installation.ROOT}[onnx]"]),
         ("pyarrow", "", ["pyarrow"]),
-    ],
-)
-def test_a_missing_package_comes_with_the_command_that_installs_it(
-    module, extra, expected, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, module, None)
-    problem = installation.missing(module, extra)
-    assert problem.startswith(f"{module}, which is not installed")
-    words = shlex.split(problem.partition(": run ")[2])
-    assert words[words.index("install") + 1 :][-len(expected) :] == expected
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        problem = installation.missing(module, extra)
+        assert problem.startswith(f"{module}, which is not installed")
+        words = shlex.split(problem.partition(": run ")[2])
+        assert words[words.index("install") + 1 :][-len(expected) :] == expected
 
 
 def test_a_package_of_another_stack_is_named_with_its_error(

@@ -14,7 +14,6 @@ from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.encoder import (
     EncoderSetup,
     declare,
-    resolve_encoder,
     resolve_setup,
 )
 from tf_contrastive.encoders import backbones
@@ -56,7 +55,7 @@ def trained(model, preprocess=lambda x: x):
 
 def ours(name, source, side=SIDE, **options):
     """Our encoder with these weights, as of `pretrain`."""
-    encoder_of_run = resolve_encoder(declare(name), side)
+    encoder_of_run = declare(name).resolved(side)
     setup = EncoderSetup(init_from=str(source), **options)
     setup.check(encoder_of_run)
     setup = resolve_setup(setup, encoder_of_run)

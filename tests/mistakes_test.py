@@ -10,11 +10,9 @@ import string
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import saved_run
 import tensorflow as tf
-from image_helpers import write_records
 
 from tf_contrastive import __main__, exporting
 
@@ -42,14 +40,7 @@ _INPUTS = {
     # Datasets.
     "pretrain --workdir={new} --dataset=cifar_10": "cifar10",
     "pretrain --workdir={new} --dataset=mnist --data_dir={empty}": "{empty}",
-    "datasets --show=digit_on_image:digit=9,of=digits": "digit=",
-    "pretrain --workdir={new} --split=trian": "'trian'",
     "pretrain --workdir={new} --split=train[:5000]": "train[:5000]",
-    "pretrain --workdir={new} --dataset=folder:{nowhere}": "{nowhere}",
-    "pretrain --workdir={new} --dataset=folder:{photos} --loss=supcon": (
-        "--loss=supcon"
-    ),
-    "pretrain --workdir={new} --test_fraction=0.2": "--test_fraction=0.2",
     # What does not suit the data or the machine.
     "pretrain --workdir={new} --split=train[:100]": "--batch_size=100",
     "pretrain --workdir={new} --stem=imagenet": "--stem=cifar",
@@ -61,7 +52,6 @@ _INPUTS = {
     ),
     # Flagfiles.
     "pretrain --workdir={new} --flagfile={circular}": "--flagfile={circular}",
-    "pretrain --workdir={new} --flagfile={includes_nothing}": "{nowhere}",
     "pretrain --workdir={new} --flagfile={binary}": "--flagfile={binary}",
     # Runs.
     "pretrain --workdir={file}/run": "{file}",
@@ -76,9 +66,6 @@ _INPUTS = {
     "evaluate --workdir={empty}": "{empty}",
     "evaluate --workdir={run_damaged}": "{run_damaged}",
     "evaluate --saved_model={five_channels} --dataset=digits": "2 channels",
-    "evaluate --saved_model={five_channels} --dataset=tfrecord:{records}": (
-        "has no split 'test'"
-    ),
     "evaluate --workdir={run} --protocols=head": "head",
     "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
         "not prepared in {empty} (--data_dir): food101"
@@ -89,24 +76,10 @@ _INPUTS = {
     "WITHOUT=tf2onnx export --workdir={run} --format=savedmodel,onnx": (
         "tf2onnx"
     ),
-    "WITHOUT=pyarrow embed --workdir={run} --output={new}.parquet": "pyarrow",
-    "embed --workdir={run} --output={file}/x.npz": "{file}/x.npz",
-    "WITHOUT=apache_beam embed --workdir={run} --output={new} --shard_size=9"
-    " --runner=DirectRunner": "--runner=DirectRunner",
     "WITHOUT=pyspark embed --workdir={run} --output={new} --shard_size=9"
     " --runner=spark": "--runner=spark",
     "datasets --show=digits --output={file}/sheet.png": "{file}/sheet.png",
 }
-
-
-def _png():
-    return tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
-
-
-def _photos(path, *names):
-    path.mkdir()
-    for name in names:
-        (path / name).write_bytes(_png())
 
 
 def _damaged_run(path, made):
@@ -127,9 +100,6 @@ _MAKERS = {
     "empty": lambda path, _: path.mkdir(),
     "binary": lambda path, _: path.write_bytes(bytes(range(256))),
     "circular": lambda path, _: path.write_text(f"--flagfile={path}\n"),
-    "includes_nothing": lambda path, _: path.write_text("--flagfile=nowhere"),
-    "photos": lambda path, _: _photos(path, "a.png", "b.png"),
-    "records": lambda path, _: write_records(path, [{"image": _png()}]),
     "run": lambda path, made: shutil.copytree(made("run"), path),
     "run_damaged": _damaged_run,
     "run_of_flags": _run_of_flags,
@@ -202,6 +172,5 @@ def test_invalid_input_is_named_in_one_line(
     errors = [text for text in lines if text.startswith("tf_contrastive: ")]
     assert errors == lines[-1:]
     assert "Traceback" not in printed.err and printed.out == ""
-    text = expected.format(**paths).replace(f"{tmp_path}/nowhere", "nowhere")
-    assert text in errors[0].replace(f"{tmp_path}/nowhere", "nowhere")
+    assert expected.format(**paths) in errors[0]
     assert _contents(Path(tmp_path)) == before

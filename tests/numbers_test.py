@@ -16,16 +16,8 @@ from tf_contrastive.views.mixup_cutmix import Mixing
 @pytest.mark.parametrize("value", [1e300, 1e-40, float("nan")])
 def test_python_takes_no_such_number_either(value):
     def schedule(**options):
-        return schedules.build(
-            **{
-                "base_learning_rate": 0.1,
-                "batch_size": 256,
-                "steps_per_epoch": 1,
-                "epochs": 4,
-                "warmup_epochs": 0,
-                **options,
-            }
-        )
+        run = {"batch_size": 256, "steps_per_epoch": 1, "epochs": 4}
+        return schedules.build(**{"base_learning_rate": 0.1, **run, **options})
 
     for make in (
         lambda: losses.build("supcon", temperature=value),
@@ -47,13 +39,8 @@ def test_python_takes_no_such_number_either(value):
 
 def test_a_learning_rate_that_overflows_with_the_batch_is_refused():
     def peak(batch_size):
-        rate = schedules.build(
-            "constant",
-            base_learning_rate=1e38,
-            batch_size=batch_size,
-            steps_per_epoch=1,
-            epochs=1,
-        )
+        options = {"batch_size": batch_size, "steps_per_epoch": 1, "epochs": 1}
+        rate = schedules.build("constant", base_learning_rate=1e38, **options)
         return float(rate(0))
 
     assert peak(512) == pytest.approx(2e38)

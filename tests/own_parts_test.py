@@ -47,19 +47,14 @@ def data(split):
     return tf.data.Dataset.from_tensor_slices((images, labels))
 """
 _FLAGS = (
-    "--loss=parts_of_mine:loss",
-    "--loss_options=pull=1.5",
-    "--augmentation=parts_of_mine:view",
-    "--augmentation_options=delta=0.1",
-    "--encoder=parts_of_mine:encoder",
-    "--encoder_options=width=6",
-    "--projection=parts_of_mine:head",
-    "--projection_options=size=5",
-    "--dataset=parts_of_mine:data",
-    "--batch_size=16",
-    "--learning_rate=0.1",
-    *small.FLAGS,
+    *("--loss=parts_of_mine:loss", "--loss_options=pull=1.5"),
+    *("--augmentation=parts_of_mine:view", "--augmentation_options=delta=0.1"),
+    *("--encoder=parts_of_mine:encoder", "--encoder_options=width=6"),
+    *("--projection=parts_of_mine:head", "--projection_options=size=5"),
+    *("--dataset=parts_of_mine:data", "--batch_size=16"),
+    *("--learning_rate=0.1", *small.FLAGS),
 )
+_REPLICAS = ("--strategy=mirrored", "--virtual_devices=2")
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +66,8 @@ def folder(tmp_path_factory):
         patch.chdir(path)
         patch.syspath_prepend(path)
         patch.setattr(own, "_allowed", set())
-        status = small.command(
-            "pretrain",
-            "--workdir=run",
-            "--epochs=2",
-            "--strategy=mirrored",
-            "--virtual_devices=2",
-            *_FLAGS,
-        )
+        words = ["--workdir=run", "--epochs=2", *_REPLICAS]
+        status = small.command("pretrain", *words, *_FLAGS)
         assert status == 0
         yield path
 
@@ -106,7 +95,7 @@ def test_the_run_records_its_parts(folder):
 
 
 def test_the_same_command_resumes(folder, capsys):
-    words = ("--strategy=mirrored", "--virtual_devices=2", "--epochs=2")
+    words = (*_REPLICAS, "--epochs=2")
     assert small.command("pretrain", "--workdir=run", *words, *_FLAGS) == 0
     assert "is finished: step 8" in capsys.readouterr().out
     changed = [f.replace("pull=1.5", "pull=2") for f in _FLAGS]
@@ -161,12 +150,6 @@ def test_a_part_that_is_named_allows_no_other(folder, capsys):
     assert ": parts_of_mine may be the code of somebody else" in error
 
 
-@pytest.mark.parametrize("words", [["--own_modules"], ["--own_modules=a-b"]])
-def test_modules_have_names(words, capsys):
-    assert small.command("evaluate", "--workdir=run", *words) != 0
-    assert "names of modules" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("word", "text"),
     [
@@ -178,6 +161,8 @@ def test_modules_have_names(words, capsys):
         ("--dataset=foldr:data", "did you mean folder"),
         ("--width=0.5", "--width is not an option"),
         ("--loss=supcon", "in --loss_options 'pull'"),
+        ("--own_modules", "names of modules"),
+        ("--own_modules=a-b", "names of modules"),
     ],
 )
 def test_a_wrong_part_is_one_line(folder, word, text, capsys):

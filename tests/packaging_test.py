@@ -5,11 +5,9 @@ import os
 import re
 import shutil
 import sys
-import zipfile
 
 import processes
 import pytest
-from google.protobuf.internal import api_implementation
 from packaging import requirements, utils
 from processes import ROOT
 
@@ -72,12 +70,6 @@ def test_every_direct_dependency_is_pinned_within_its_range():
         assert ("tf-keras" in pins) == (stack == "current")
 
 
-def test_protobuf_messages_are_read_by_compiled_code():
-    # The pure Python implementation, pip's choice where there is no other
-    # wheel, makes tracing a step take 1.5 times as long.
-    assert api_implementation.Type() != "python"
-
-
 def _keras_of(*statements):
     """The module of `tf.keras.layers.Layer` after some statements."""
     code = "; ".join([*statements, "print(tf.keras.layers.Layer.__module__)"])
@@ -101,7 +93,7 @@ def test_keras_is_that_of_the_stack_whatever_is_imported_first():
 
 # ---- launch/install ---------------------------------------------------------
 
-# Logs the calls of pip, which fails if the file pip.fails exists.
+# Logs the calls of pip.
 FAKE_PYTHON = r"""#!/usr/bin/env bash
 case "$*" in
   "-m venv --clear .venv")
@@ -109,8 +101,7 @@ case "$*" in
   "-m pip --version") ;;
   "-m pip install"*)
     echo "$*" >>pip.calls
-    echo "Collecting everything"
-    [ ! -e pip.fails ] || { echo "ERROR: no room left"; exit 1; } ;;
+    echo "Collecting everything" ;;
   *) exec REAL "$@" ;;
 esac
 """
@@ -182,60 +173,7 @@ def test_the_stack_that_was_asked_for_stays(project):
         assert f"--stack={stack}" in refused.stderr.splitlines()[-1]
 
 
-def test_a_failed_install_shows_why_and_is_repeated(project):
-    assert _install(project).returncode == 0
-    (project / "pip.fails").touch()
-    failed = _install(project, "--dev")
-    assert failed.returncode == 1
-    assert "ERROR: no room left" in failed.stderr
-    assert "run the same command again" in failed.stderr
-    (project / "pip.fails").unlink()
-    before = (project / "pip.calls").read_text()
-    assert _install(project).returncode == 0
-    assert len((project / "pip.calls").read_text()) > len(before)
-
-
-def test_install_errors_name_the_argument(project):
-    for words, python, text in (
-        (["--wheels=a.whl"], None, "--wheels=a.whl"),
-        (["--wheel=--pre.whl"], None, "--wheel=--pre.whl"),
-        (["--dev", "--tpu-compile"], None, "--tpu-compile"),
-        ([], "/nowhere/python", "PYTHON=/nowhere"),
-        (["--tpu-compile"], "/no\nway", "PYTHON=/no?way"),
-    ):
-        variables = {"PYTHON": python} if python else {}
-        done = _install(project, *words, **variables)
-        assert done.returncode == 2
-        (line,) = done.stderr.splitlines()
-        assert text in line
-    assert not _pip_calls(project)
-
-
-# ---- Skipped tests ----------------------------------------------------------
-
-REPORT = """<testsuites><testsuite>
-<testcase file="tests/a_test.py" name="test_ran"/>
-<testcase file="tests/a_test.py" name="test_left_out[1]">
-<skipped message="no such machine"/></testcase>
-</testsuite></testsuites>"""
-
-
-@pytest.mark.parametrize(
-    ("allowed", "status"),
-    [
-        ("tests/a_test.py::test_ran # another\n", 1),
-        ("tests/a_test.py::test_left_out[1] # needs a machine\n", 0),
-        ("# note\n\ntests/a_test.py::test_left_out* # needs a machine\n", 0),
-        ("tests/a_test.py::test_left_out[1]\n", 1),
-    ],
-)
-def test_skips_outside_the_allow_list_fail_the_run(tmp_path, allowed, status):
-    (tmp_path / "junit.xml").write_text(REPORT)
-    (tmp_path / "allowed.txt").write_text(allowed)
-    paths = (tmp_path / "junit.xml", tmp_path / "allowed.txt")
-    check = [sys.executable, ROOT / ".ci" / "check_skips.py", *paths]
-    done = processes.run(check, status=status)
-    assert ("test_left_out" in done.stdout + done.stderr) == bool(status)
+# ---- Files of the package ----------------------------------------------------
 
 
 def test_recipes_of_the_package_are_found_from_any_folder(
@@ -252,21 +190,3 @@ def test_recipes_of_the_package_are_found_from_any_folder(
     assert flags.parse(Pretrain, words).views.policy.min_crop_area == 0.7
     with pytest.raises(errors.UserError, match="cannot be read"):
         flags.parse(Pretrain, ["--flagfile=configs/absent.flags"])
-
-
-def test_an_editable_install_comes_before_a_clone_in_the_current_folder(
-    tmp_path,
-):
-    """A path does; a finder comes after any folder named tf_contrastive."""
-    root = tmp_path / "tf_contrastive"
-    for name in ("setup.py", "tf_contrastive/base/installation.py"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, root / name)
-    (root / "tf_contrastive" / "__init__.py").touch()
-    (root / "configs").mkdir()
-    code = "from setuptools import build_meta as b; b.build_editable('.')"
-    processes.run(processes.python(code), cwd=root)
-    (wheel,) = root.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (path,) = (n for n in archive.namelist() if n.endswith(".pth"))
-        assert archive.read(path).decode().strip() == str(root)

@@ -7,8 +7,7 @@ import sys
 import processes as programs
 import pytest
 
-from tf_contrastive.base import errors, installation, processes
-from tf_contrastive.commands import quickstart
+from tf_contrastive.base import installation, processes
 
 
 @pytest.mark.parametrize(
@@ -26,33 +25,14 @@ def test_a_command_returns_its_status_and_last_line(words, status, last, capfd):
     assert ended[1] in capfd.readouterr().err
 
 
-def _first_step_of_quickstart():
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        pytest.raises(errors.UserError, match="pretraining"),
-    ):
-        patch.setattr(quickstart, "_FLAGFILE", "absent")
-        quickstart.run(quickstart.Quickstart())
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        lambda: processes.run(["--help"]),
-        lambda: processes.run(["encoders"]),
-        _first_step_of_quickstart,
-    ],
-    ids=["help", "command", "quickstart"],
-)
-def test_modules_of_the_current_folder_are_not_run(
-    start, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("word", ["--help", "encoders"])
+def test_modules_of_the_current_folder_are_not_run(word, tmp_path, monkeypatch):
     names = ("json", "absl", "numpy", "select", "sitecustomize")
     for name in (*names, "tf_contrastive"):
         (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
     (tmp_path / "tf_contrastive").mkdir()
     monkeypatch.chdir(tmp_path)
-    start()
+    processes.run([word])
     assert not (tmp_path / "executed").exists()
 
 
@@ -110,13 +90,3 @@ def test_a_command_may_save_before_it_ends(number, tmp_path):
         assert parent.ended() == 0
         last = parent.output.splitlines()[-1]
     assert last == f"42 saved after {number.name}"
-
-
-def test_a_killed_command_is_named(monkeypatch, tmp_path):
-    script = tmp_path / "run"
-    script.write_text("#!/bin/sh\necho last >&2\nkill -KILL $$\n")
-    script.chmod(0o700)
-    monkeypatch.setattr(processes.sys, "executable", str(script))
-    with open(os.devnull, "w") as stderr:
-        monkeypatch.setattr(processes.sys, "stderr", stderr)
-        assert processes.run([]) == (-9, "ended by SIGKILL")

@@ -21,10 +21,7 @@ from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
 from tf_contrastive.evaluation import report
 
-pytestmark = [
-    pytest.mark.usefixtures("small_encoder"),
-    pytest.mark.keras,
-]
+pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.keras]
 
 _DATA = Path(__file__).resolve().parent / "testdata"
 _STACKS = ("card", "current")

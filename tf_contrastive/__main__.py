@@ -4,6 +4,7 @@ The flags are checked before the command's module imports TensorFlow, so that
 `--help` and invalid flags answer at once.
 """
 
+import errno
 import importlib
 import itertools
 import os
@@ -47,8 +48,6 @@ COMMANDS: dict[str, type[Command]] = {
     "encoders": Encoders,
 }
 _HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"
-
-
 Commands = Mapping[str, type[Command]]
 
 
@@ -111,20 +110,14 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
     try:
         return module.run(parsed)
     except Exception as error:
-        if "tf_contrastive.datasets" in sys.modules:
-            from tf_contrastive import datasets
-
-            if named := datasets.name_unreadable(error):
-                raise named from error
+        datasets = sys.modules.get("tf_contrastive.datasets")
+        if datasets and (named := datasets.name_unreadable(error)):
+            raise named from error
         raise
 
 
 def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
-    """Writes words that are no flags of the command as values of its flags.
-
-    These are a bare word, the runs of `--compare A B ...`, and the flags of
-    another command.
-    """
+    """Writes words that are no flags of the command as values of its flags."""
     words = list(words)
     name = config_class.BARE_WORD
     if name and words and not words[0].startswith("-"):
@@ -168,12 +161,12 @@ def main(
     `commands` are those of `package`: name -> options. `only_check`: checks its
     flags, and runs nothing.
     """
-    finish = terminal.keep_going()
+    terminal.open_streams()
     for keras in ("keras", "tf_keras"):
         wrapt.register_post_import_hook(_reset_keras, f"{keras}.src.backend")
     try:
         status = _run(sys.argv[1:], package, commands, only_check)
-        finish()
+        sys.stdout.flush()
         return status
     except errors.UserError as error:
         terminal.error(str(error))
@@ -188,9 +181,13 @@ def main(
     except KeyboardInterrupt:
         terminal.error("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader of stdout has ended, such as `head`. Python flushes stdout
-        # once more at exit.
+    except OSError as error:
+        if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        if error.errno == errno.ENOSPC:
+            terminal.error(f"output is lost ({error.strerror}): see the files")
+        # Its reader has ended, such as `head`, or its disk is full. Python
+        # flushes it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 

@@ -126,11 +126,10 @@ class MLP(tf.keras.Model):
 class LinearProbe(tf.keras.layers.Dense):
     """A linear classifier of features: [..., D] to logits float32 [..., C].
 
-    Its weights start at zero: on a frozen encoder the problem is convex and
-    needs no symmetry breaking, and every run starts from the same loss, ln C.
-    To train an encoder through it, use another initializer: a kernel of zeros
-    passes no gradient to the features. `normalize_input`: whether the features
-    are l2-normalized first.
+    Its weights start at zero: on a frozen encoder the problem is convex, and
+    every run starts from the loss ln C. To train an encoder through it, use
+    another initializer: zeros pass no gradient to the features.
+    `normalize_input`: whether the features are l2-normalized first.
     """
 
     def __init__(
@@ -188,12 +187,8 @@ class OwnHead(tf.keras.Model):
 
     Args:
       part: the layer, or the function.
-      synchronized: whether its BatchNormalization spans all replicas.
-      normalize_input: whether the features are l2-normalized first.
+      synchronized, normalize_input: as for `MLP`.
       **options: of the function.
-
-    Raises:
-      UserError: a ValueError, for something else, or an unknown option.
     """
 
     def __init__(

@@ -24,13 +24,12 @@ _serializable = tf.keras.utils.register_keras_serializable("tf_contrastive")
 class _L2Decay(tf.keras.optimizers.Optimizer):
     """Adds L2 decay and exemption to the optimizer of Keras that follows.
 
-    The first base class, as in `class SGD(_L2Decay, tf.keras.optimizers.SGD)`.
     Slots are float32 under every precision policy.
 
     Attributes:
       skips_non_finite: whether an update with a gradient that is not finite is
-        skipped, as a `LossScaleOptimizer` does, which TPUs do not have. It
-        does not count as a step. `get_config` does not include it.
+        skipped, and no step, as by a `LossScaleOptimizer`, which TPUs do not
+        have. `get_config` does not include it.
     """
 
     declaration: type[declared.OptimizerDeclaration]
@@ -48,7 +47,8 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         for option in ("amsgrad", "use_ema"):
             if options.get(option):
                 raise ValueError(f"{option}=True: is not supported")
-        components.check(self.declaration, options)
+        known = self.declaration.declared().keys() & options.keys()
+        self.declaration(**{option: options[option] for option in known})
         checks.check_float32({"learning_rate": learning_rate, **options})
         own = {option: options.pop(option) for option in self._own_options}
         # Keras compiles one function per variable, which fails under
@@ -111,11 +111,8 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         return tf.identity(self.iterations)
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
-        """Updates `variable`; called by Keras, once per variable."""
-        self._step(tf.convert_to_tensor(gradient), variable)
-
-    def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by its gradient and its decay."""
+        gradient = tf.convert_to_tensor(gradient)
         decay = self.decay(variable)
         if tf.is_tensor(decay):
             gradient += decay
@@ -144,9 +141,6 @@ class SGD(_L2Decay, tf.keras.optimizers.SGD):
     which differ once the learning rate changes. Nesterov's form replaces v in
     the step by its next value with the same gradient: momentum * v + lr * g, or
     momentum * v + g. Sutskever et al. 2013, section 2.
-
-    Raises:
-      UserError: for a value that is not allowed, as in the other optimizers.
     """
 
     declaration = declared.SGD
@@ -319,20 +313,18 @@ class Adam(_L2Decay, tf.keras.optimizers.Adam):
 class AdamW(Adam):
     """Adam with decoupled weight decay; arguments as for `Adam`.
 
-    The L2 term leaves the gradient. Instead, a step also subtracts
-    lr * weight_decay * w, as in PyTorch and Keras. (The paper multiplies the
-    decay by the schedule, but not by the highest learning rate.)
-
+    Instead of the L2 term, a step also subtracts lr * weight_decay * w, as in
+    PyTorch and Keras. (The paper's decay lacks the highest learning rate.)
     Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2.
     """
 
     declaration = declared.AdamW
 
-    def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Decays `variable`, and updates it by its gradient."""
         rate = tf.cast(self.learning_rate, variable.dtype)
         variable.assign(variable - rate * self.decay(variable))
-        self._update(gradient, variable)
+        self._update(tf.convert_to_tensor(gradient), variable)
 
 
 OPTIMIZERS = components.implementations(declared.OPTIMIZERS)
@@ -342,8 +334,7 @@ def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
     """Returns the variables that shift or scale, for `build(exempt=...)`.
 
     These are the `bias`, `gamma` and `beta` of the layers of built models, of
-    any rank: multi-head attention has biases of rank 2, and a normalization
-    over several axes has a gamma of their rank.
+    any rank: multi-head attention has biases of rank 2.
     """
     layers = [layer for m in models for layer in (m, *m.submodules)]
     variables = [
@@ -370,9 +361,8 @@ def build(
       learning_rate: a number or a schedule.
       exempt: variables of rank 2 and more that are neither decayed nor
         adapted, such as those of `biases_and_scales`.
-      **options: arguments of the optimizer, such as `momentum=0.9`. The default
-        of `weight_decay` is the declaration's; it is 0 in the constructors, as
-        in Keras and PyTorch.
+      **options: arguments of the optimizer. The default of `weight_decay` is
+        the declaration's, and 0 in the constructors, as in Keras and PyTorch.
 
     Raises:
       UserError: for an unknown name, option or value.

@@ -16,7 +16,7 @@ from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.schedule import (
     SCALINGS,
     Schedule,
-    check_boundaries,
+    check_epochs,
     resolve_warmup,
 )
 
@@ -77,8 +77,7 @@ class Constant(_Schedule, declared.Constant):
       peak: the highest learning rate.
       steps_per_epoch, epochs: of the run, including the warm-up.
       warmup_epochs: epochs until the first step at the peak.
-      floor: fraction of the peak at which the warm-up starts, and towards which
-        other schedules decay.
+      floor: fraction of the peak where the warm-up starts, and decays end.
     """
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
@@ -110,9 +109,8 @@ class Linear(_Schedule, declared.Linear):
 class Exponential(_Schedule, declared.Exponential):
     """Decays by the same factor at equal intervals after the warm-up.
 
-    The intervals are `decay_epochs`, which may be fractions. Khosla et al.
-    2020, supplement: the learning rate of RMSProp in the linear stage. Further
-    arguments as for `Constant`.
+    Khosla et al. 2020, supplement: the learning rate of RMSProp in the linear
+    stage. Further arguments as for `Constant`.
     """
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
@@ -127,9 +125,8 @@ class Exponential(_Schedule, declared.Exponential):
 class Piecewise(_Schedule, declared.Piecewise):
     """Decays by the same factor at each of the given epochs.
 
-    The boundaries rise and include the warm-up; the first step of each has the
-    next lower rate. He et al. 2016 (arXiv 1512.03385), section 3.4. Further
-    arguments as for `Constant`.
+    The first step of each has the next lower rate. He et al. 2016 (arXiv
+    1512.03385), section 3.4. Further arguments as for `Constant`.
     """
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
@@ -187,29 +184,22 @@ def build(
 
     Args:
       name: a key of `SCHEDULES`: the decay after the warm-up.
-      base_learning_rate: before scaling, see `peak`.
+      base_learning_rate, scaling: see `peak`.
       batch_size: images per step over all replicas.
       steps_per_epoch, epochs: of the run.
-      warmup_epochs: epochs of linear warm-up, which may be fractions;
-        None: 10, and at most a tenth of the run.
-      scaling: how the peak grows with the batch, see `peak`.
+      warmup_epochs: epochs of linear warm-up; None: 10, and at most a tenth of
+        the run.
       floor: see `Constant`.
       **options: further arguments of `Exponential` or `Piecewise`.
 
     Raises:
       UserError: for an unknown name, scaling or option, a number that float32
-        does not hold, a warm-up beyond the end, or boundaries that are not
-        between the warm-up and the end.
+        does not hold, or a warm-up or boundaries outside the run.
     """
     kind = components.pick("schedule", name, SCHEDULES, options)
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
-    if not 0 <= warmup_epochs <= epochs:
-        raise errors.UserError(
-            f"{errors.arg('warmup_epochs', format(warmup_epochs, 'g'))}: must"
-            f" be from 0 to {errors.arg('epochs', format(epochs, 'g'))}"
-        )
-    if boundaries := (kind.defaults() | options).get("boundaries"):
-        check_boundaries(boundaries, warmup_epochs, epochs)
+    boundaries = (kind.defaults() | options).get("boundaries", ())
+    check_epochs(warmup_epochs, epochs, boundaries)
     return kind(
         peak(base_learning_rate, batch_size, scaling),
         steps_per_epoch=steps_per_epoch,

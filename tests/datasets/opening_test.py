@@ -16,7 +16,7 @@ from tf_contrastive.config.dataset import read as read_name
 def test_names_are_read_into_their_options():
     read = read_name("multidigits:count=4,placement=grid,canvas=56")
     expected = MultiDigits(count=4, placement="grid", canvas=56)
-    assert read == expected and read.sides == (28,) * 4 and read.cells == 4
+    assert read == expected and read.sides == (28,) * 4
     read = read_name("multidigits:sizes=20+80")
     assert read.sides == (20, 80)
     read = read_name("digit_on_image:of=cifar10,unique=3,label=digit")

@@ -19,12 +19,9 @@ from tf_contrastive.base import installation
 EXIT_RESUME = 42
 # Advice for a full disk.
 FREE_SPACE = "free some space, and repeat the command"
-
-
 # Characters of a message, at most. It may quote what a damaged file holds.
 _MAX_MESSAGE = 1500
-# Before and after an argument in a message. It differs in each process, so that
-# no text of a user, such as a path, can hold it.
+# Before and after an argument in a message. No text of a user can hold it.
 _MARK = f"\0{secrets.token_hex(8)}\0"
 
 
@@ -168,16 +165,8 @@ def is_full_disk(error: Exception) -> bool:
 
 def is_unreadable(error: Exception) -> bool:
     """Whether a file could not be read, whatever its content."""
-    return _mentions(
-        error,
-        errno.EACCES,
-        errno.EIO,
-        errno.EPERM,
-        errno.ESTALE,
-        errno.ENOTCONN,
-        errno.ETIMEDOUT,
-        errno.EHOSTDOWN,
-    )
+    lost = (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN)
+    return _mentions(error, errno.EACCES, errno.EIO, errno.EPERM, *lost)
 
 
 @contextlib.contextmanager

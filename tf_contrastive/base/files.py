@@ -1,9 +1,9 @@
 """One way to write a file: readers see the previous one or all of the new one.
 
-A file is written beside its target under a name that no other writer uses,
-flushed to the disk, and renamed. Its writer has a lock on it, so that the next
-writer in the folder can remove what a killed one has left there. Paths with
-"://" go through `tf.io.gfile`, others through Python.
+A file is written beside its target under a unique name, flushed to the disk,
+and renamed. Its writer has a lock on it, so that the next writer in the folder
+can remove what a killed one has left. Paths with "://" go through
+`tf.io.gfile`, others through Python.
 """
 
 import contextlib
@@ -24,18 +24,15 @@ from typing import Any
 from tf_contrastive.base import errors
 
 ADVICE = "choose a folder that can be written"
-# Bytes of a file that is read as a whole. One with holes may be larger than all
-# memory, which ends the process.
+# Bytes of a file that is read as a whole; one with holes may be huge.
 MAX_BYTES = 1 << 32
-
 # The name of an unfinished file or folder.
 _PARTIAL = r"\..*\.partial-[0-9a-f]{32}\w*"
 # Longer names of targets are cut off in it: file systems allow 255 bytes.
 _NAME_BYTES = 100
 
-# The form of a JSON value: a type or several, [the form of each item],
-# {key: the form of its value} of an object that may have other keys, too, or a
-# function that tells whether a value has it.
+# The form of a JSON value: a type or several, [the form of each item], or
+# {key: the form of its value} of an object that may have other keys, too.
 Form = Any
 NUMBER_OR_NONE = (int, float, type(None))
 
@@ -44,11 +41,7 @@ NUMBER_OR_NONE = (int, float, type(None))
 
 
 def write(path: str, content: str | bytes, advice: str = ADVICE) -> None:
-    """Writes a file whole, and its folder if that is missing.
-
-    Raises:
-      UserError: with the advice, if the file cannot be written.
-    """
+    """Writes a file whole, and its folder if missing; see `replacing`."""
     with replacing(path, advice) as unfinished, _open(unfinished, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -78,10 +71,7 @@ def as_json(value: Any) -> Any:
 def replacing(path: str, advice: str = ADVICE) -> Iterator[str]:
     """Yields the name under which a file that replaces `path` is written.
 
-    At the end of the context the file is renamed, after an error it is removed.
-
-    Raises:
-      UserError: with the advice, if the file cannot be written.
+    If it cannot be, that is a `UserError` with the advice.
     """
     with errors.write_errors(path, advice):
         path = _prepared(path)
@@ -132,13 +122,9 @@ def check_writable(path: str, advice: str = ADVICE) -> None:
 
 
 def _prepared(path: str) -> str:
-    """Makes the folder of a file that is about to be written.
+    """Makes the folder of a file; returns its path, without a link to it.
 
-    Returns:
-      The path of the file itself: a link to it stays a link.
-
-    Raises:
-      OSError: for a folder, or a device, which a rename would replace.
+    A folder, or a device, which a rename would replace, is an `OSError`.
     """
     if _is_local(path):
         path = os.path.realpath(path)
@@ -204,9 +190,7 @@ def _suffix() -> str:
 def _lock(path: str) -> int:
     """Locks a local file or folder until what is returned is closed.
 
-    Raises:
-      BlockingIOError: if another process has the lock.
-      OSError: if the file system has no locks.
+    An `OSError`: another process has the lock, or there are no locks.
     """
     # Some network file systems lock only what may be written.
     mode = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR
@@ -243,12 +227,10 @@ def local_path(path: str) -> str | None:
 
 
 def size(path: str) -> int:
-    """Returns the bytes of a file that may be opened.
-
-    Opening a FIFO waits for a writer, and a device may never end.
+    """Returns the bytes of a file.
 
     Raises:
-      UserError: for a FIFO, a socket, a device or a folder.
+      UserError: for a FIFO, a socket, a device or a folder, which may not end.
       OSError, tf.errors.OpError: if there is no such file.
     """
     local = local_path(path)
@@ -281,58 +263,35 @@ def read_json(
 ) -> dict[str, Any]:
     """Reads an object that this package has written as JSON.
 
-    Args:
-      path: of the file.
-      default: returned if the file does not exist.
-      form: what the caller relies on; see `Form`.
+    `default` is that of an absent file, and `form` what the caller relies on.
 
     Raises:
-      UserError: if the file holds something else, or does not exist and there
-        is no default.
+      UserError: if the file holds something else, or is absent.
     """
-    if default is not None and not exists(path):
-        return default
     try:
         # Python also takes NaN, which JSON does not have.
         content = json.loads(read(path), parse_constant=lambda _: None)
         if problem := _mismatch(content, form, "the content"):
             raise ValueError(problem)
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, error) from error
-    except _file_errors() as error:
+    except Exception as error:  # Of Python or of TensorFlow.
         if default is not None and not exists(path):
-            return default  # It was removed meanwhile.
+            return default
         raise damaged(path, error) from error
     return content
 
 
-def is_interval_or_none(value: Any) -> bool:
-    """Whether a JSON value is a pair of numbers, or null."""
-    if value is None:
-        return True
-    is_pair = isinstance(value, list) and len(value) == 2
-    return is_pair and all(isinstance(end, int | float) for end in value)
-
-
 def _mismatch(value: Any, form: Form, name: str) -> str | None:
     """Returns how a value differs from a form, or None."""
-    parts: Iterable[tuple[Any, Form, str]] = ()
-    if isinstance(form, list):
-        kind: Any = list
-        if isinstance(value, list):
-            parts = ((item, form[0], f"an item of {name}") for item in value)
-    elif isinstance(form, dict):
-        kind = dict
-        if isinstance(value, dict):
-            if absent := form.keys() - value.keys():
-                return f"{name} has no {min(absent)!r}"
-            parts = ((value[key], form[key], repr(key)) for key in form)
-    elif callable(form) and not isinstance(form, type):
-        kind = object if form(value) else ()
-    else:
-        kind = form
+    kind: Any = type(form) if isinstance(form, list | dict) else form
     if not isinstance(value, kind):
         return f"{name} is {reprlib.repr(value)}"
+    parts: Iterable[tuple[Any, Form, str]] = ()
+    if isinstance(form, list):
+        parts = ((item, form[0], f"an item of {name}") for item in value)
+    elif isinstance(form, dict):
+        if absent := form.keys() - value.keys():
+            return f"{name} has no {min(absent)!r}"
+        parts = ((value[key], form[key], repr(key)) for key in form)
     return next(filter(None, (_mismatch(*part) for part in parts)), None)
 
 
@@ -347,8 +306,7 @@ def damaged(path: str, error: Exception) -> errors.UserError:
 def entries(folder: str, pattern: str) -> list[str]:
     """Returns the sorted paths of a folder's entries, by a regular expression.
 
-    A glob would also take characters of the folder's own name for a pattern,
-    and read or remove the files of other runs. An absent folder is empty.
+    A glob would take characters of the folder's name for a pattern, too.
     """
     if not _is_folder(folder):
         return []
@@ -374,12 +332,6 @@ def _gfile() -> Any:
     import tensorflow as tf  # Importing this module must stay fast.
 
     return tf.io.gfile
-
-
-def _file_errors() -> tuple[type[Exception], ...]:
-    import tensorflow as tf
-
-    return OSError, tf.errors.OpError
 
 
 def _open(path: str, mode: str) -> Any:

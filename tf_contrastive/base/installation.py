@@ -54,12 +54,8 @@ def unusable(why: str) -> str:
 def missing(module: str, extra: str = "") -> str:
     """Returns what is wrong with a package and what to run, or nothing.
 
-    A package that was made for another NumPy or protobuf is found, and cannot
-    be imported.
-
-    Args:
-      module: the name by which it is imported.
-      extra: of setup.py, that has it; by default, the package always needs it.
+    One that was made for another NumPy is found, and cannot be imported.
+    `extra` of setup.py has it; empty: the package always needs it.
     """
     try:
         importlib.import_module(module)

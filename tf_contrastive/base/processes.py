@@ -27,9 +27,8 @@ def command(*words: str) -> list[str]:
 def run(words: Sequence[str]) -> tuple[int, str]:
     """Runs a command of this package in a process of its own.
 
-    What it prints goes to stderr. Its end is waited for when this process is
-    interrupted, since it may save first: the terminal sends SIGINT to both, and
-    SIGTERM is passed on.
+    It is waited for when this process is interrupted, since it may save first:
+    the terminal sends SIGINT to both, and SIGTERM is passed on.
 
     Returns:
       (exit status, last line on stderr); `EXIT_RESUME` if it was interrupted.
@@ -75,21 +74,15 @@ def run(words: Sequence[str]) -> tuple[int, str]:
 def identity(process: int) -> dict[str, Any]:
     """Identifies a process among those of other machines, boots, containers.
 
-    Returns:
-      {"host", "place" (its machine until the next start, and what numbers
-      processes there), "process", "born"}.
+    Its "place" is a boot of the machine, and what numbers processes there.
     """
     host = place = socket.gethostname()
     with contextlib.suppress(OSError):  # Linux has these files.
         with open("/proc/sys/kernel/random/boot_id") as file:
             place = file.read().strip()
         place += f" {os.readlink('/proc/self/ns/pid')}"
-    return {
-        "host": host,
-        "place": place,
-        "process": process,
-        "born": birth(process),
-    }
+    born = birth(process)
+    return {"host": host, "place": place, "process": process, "born": born}
 
 
 def birth(process: int) -> str | None:
@@ -102,11 +95,4 @@ def birth(process: int) -> str | None:
             # The name, in parentheses, may hold anything; field 22 follows.
             return file.read().rpartition(")")[2].split()[19]
     except OSError:
-        pass
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return "unknown"
+        return None if os.path.exists("/proc/self/stat") else "unknown"

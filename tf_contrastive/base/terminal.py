@@ -5,13 +5,12 @@ attach a handler to it.
 """
 
 import contextlib
-import io
 import logging
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_contrastive.base import errors
@@ -24,71 +23,19 @@ _LEVELS = {
 _logger = logging.getLogger("tf_contrastive")
 
 
-class _Output(io.FileIO):
-    """A standard stream, without which the work goes on if it fails.
+def open_streams() -> None:
+    """Opens the standard streams that are closed.
 
-    Attributes:
-      problem: why output was lost; empty: none was.
-    """
-
-    problem = ""
-
-    def write(self, data: Any, /) -> int:
-        """Writes bytes, or drops them.
-
-        Raises:
-          BrokenPipeError: if nobody reads the stream any more.
-        """
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            self.problem = error.strerror or str(error)
-            return memoryview(data).nbytes
-
-
-def keep_going() -> Callable[[], None]:
-    """Makes the process independent of closed and full standard streams.
-
-    Returns:
-      A function that flushes stdout, and reports lost output on stderr.
+    The next file would get their numbers, and with it what C++ code prints.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            # Python found it closed. The next file that is opened would get its
-            # number, and with it what C++ code prints.
             null = os.open(os.devnull, os.O_RDWR)
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
             stream = os.fdopen(number, "w" if number else "r")
             setattr(sys, name, stream)
-    outputs = []
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        # Others have replaced it, such as a test.
-        if stream is not getattr(sys, f"__{name}__"):
-            continue
-        stream.flush()
-        output = _Output(stream.fileno(), "w", closefd=False)
-        new = io.TextIOWrapper(
-            io.BufferedWriter(output),
-            stream.encoding,
-            stream.errors,
-            line_buffering=stream.line_buffering,
-            write_through=stream.write_through,
-        )
-        setattr(sys, name, new)
-        outputs.append(output)
-
-    def finish() -> None:
-        sys.stdout.flush()
-        for output in outputs:
-            if output.problem:
-                error(f"output is lost ({output.problem}): see the files")
-
-    return finish
 
 
 def info(message: str, once: bool = False) -> None:
@@ -102,11 +49,7 @@ def warning(message: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes records to the present `sys.stderr`.
-
-    A warning or a fact is written once: its cause may be met in several places,
-    such as the splits of a dataset.
-    """
+    """Writes records to the present `sys.stderr`; a warning or a fact once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +62,17 @@ class _Handler(logging.Handler):
             if line in self.written:
                 return
             self.written.add(line)
+        _print(line)
+
+
+def _print(line: str) -> None:
+    """Writes to stderr; the work goes on if its disk is full."""
+    try:
         print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
 
 
 def configure(verbosity: str) -> None:
@@ -131,17 +84,11 @@ def configure(verbosity: str) -> None:
     _logger.addHandler(_Handler())
 
 
-def shows_progress() -> bool:
-    """Returns whether lines of progress are wanted."""
-    return _logger.isEnabledFor(logging.INFO)
-
-
 @contextlib.contextmanager
 def without_start_lines() -> Iterator[None]:
     """Hides what libraries print while they are loaded, unless that fails.
 
-    TensorFlow 2.17 and later print lines about the processor and CUDA before
-    they read `TF_CPP_MIN_LOG_LEVEL`. With verbosity `debug` they are shown.
+    TensorFlow 2.17 and later do before they read `TF_CPP_MIN_LOG_LEVEL`.
     """
     if _logger.isEnabledFor(logging.DEBUG):
         yield
@@ -174,15 +121,11 @@ def elapsed(title: str) -> Iterator[None]:
 def error(line: str) -> None:
     """Writes the error that ends a command, collapsed to one line."""
     line = " ".join(line.splitlines())
-    print(f"tf_contrastive: {line}", file=sys.stderr, flush=True)
+    _print(f"tf_contrastive: {line}")
 
 
 def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:
-    """Pads columns to their widths; the first row has the headings.
-
-    The columns `texts`, from 0, are text and start on the left; the others are
-    numbers.
-    """
+    """Pads columns to their widths; the columns `texts` start on the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(row: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """What reports on a run: the lines before its first step, and callbacks."""
 
+import logging
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -43,7 +44,7 @@ def reports(
     options: Pretrain, steps_per_epoch: int, events: str
 ) -> Iterator[tf.keras.callbacks.Callback]:
     """Yields the callbacks that report on the terminal, and the profile."""
-    if terminal.shows_progress():
+    if logging.getLogger("tf_contrastive").isEnabledFor(logging.INFO):
         yield Progress(
             epochs=options.schedule.epochs,
             steps_per_epoch=steps_per_epoch,

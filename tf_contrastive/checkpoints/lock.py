@@ -34,7 +34,7 @@ _FORM = {
     **dict.fromkeys(
         ("host", "place", "born", "since", "token", "attempt"), str
     ),
-    "process": lambda x: isinstance(x, int) and 0 < x < 1 << 31,
+    "process": int,
     "renewed": float,
 }
 

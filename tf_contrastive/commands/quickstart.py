@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tf_contrastive.base import errors, files, processes, terminal
 from tf_contrastive.config.fields import Command, Terminal, group, option
-from tf_contrastive.flags.flagfiles import packaged_flagfile
+from tf_contrastive.flags import packaged_flagfile
 
 _FLAGFILE = "configs/quickstart.flags"
 # Run -> (loss, title in the table).

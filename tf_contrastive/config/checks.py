@@ -33,28 +33,27 @@ def is_float32(value: Any) -> bool:
 
 
 def bounds(
-    value: float,
-    minimum: float | None,
-    above: float | None,
-    maximum: float | None,
-    is_float: bool,
+    value: float, limits: Mapping[str, Any], is_float: bool
 ) -> str | None:
-    """Checks a number; see `fields.option`."""
-    limits = [
+    """Checks a number by its limits; see `fields.option`."""
+    minimum, above, most = (limits[n] for n in ("minimum", "above", "maximum"))
+    if minimum is None and above is None:
+        minimum = 0
+    known = [
         (word, limit, holds)
         for word, limit, holds in (
             ("at least", minimum, operator.ge),
             ("above", above, operator.gt),
-            ("at most", maximum, operator.le),
+            ("at most", most, operator.le),
         )
         if limit is not None
     ]
-    text = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
+    text = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in known)
     if is_float and not is_float32(value):
         return f"{text}, and a number {FLOAT32}"
-    if not is_float and maximum is None and value > INT_MAX:
+    if not is_float and most is None and value > INT_MAX:
         return f"at most {INT_MAX}"
-    within = all(holds(value, limit) for _, limit, holds in limits)
+    within = all(holds(value, limit) for _, limit, holds in known)
     return None if within else text
 
 

@@ -17,8 +17,7 @@ class Compilation:
         " the largest batch that fits, and the rate that the input must"
         " deliver; `lab benchmark step` compares it with the encoder alone",
         check=matching(
-            r"|v\d\w*:\d+(x\d+){1,2}",
-            "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2",
+            r"|v\d\w*:\d+(x\d+){1,2}", "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2"
         ),
         identity=False,
     )

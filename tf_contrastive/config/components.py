@@ -1,10 +1,9 @@
 """Declarations of components, and the options that hold the chosen ones.
 
-A component, such as a loss or an optimizer, is declared once, without
-TensorFlow: a dataclass whose fields are its options (see `fields.option`) and
-what only Python sets (`fields.argument`), with its name and its traits as class
-variables. The class that computes inherits from it. Other modules do not
-compare names: they ask for traits.
+A component, such as a loss, is declared once, without TensorFlow: a dataclass
+whose fields are its options (`fields.option`) and what only Python sets
+(`fields.argument`), with its name and traits as class variables. The class that
+computes inherits from it. Other modules ask for traits, not for names.
 """
 
 import dataclasses
@@ -13,24 +12,25 @@ import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from typing_extensions import dataclass_transform
+
 from tf_contrastive.base import errors
 from tf_contrastive.config import checks, fields
 
 C = TypeVar("C", bound="Component")
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False)
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Component:
-    """Base of declarations.
+    """Base of declarations; those of this package become dataclasses.
 
     Attributes:
-      name: of the component.
       implementation: module of the class that computes, which has the name of
         the declaration; or `module:name`.
       is_own: whether it is a part of the user's own, `module:name`.
-      given: options of a run's component that were set, not left at defaults,
-        with their values; also those of other members of its family, where it
-        ignores them.
+      given: the options of a run that were set, with their values; also other
+        members', where its family ignores them.
     """
 
     name: ClassVar[str]
@@ -38,13 +38,21 @@ class Component:
     is_own: ClassVar[bool] = False
     given: ClassVar[Mapping[str, Any]] = {}
 
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith(f"{__package__}."):
+            dataclasses.dataclass(kw_only=True, eq=False)(cls)
+
     def __post_init__(self) -> None:
-        check(type(self), vars(self))
+        for name, value in self.arguments().items():
+            if value is not None:
+                fields.validate(name, self.declared()[name], value)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(
-            getattr(self, field.name) == getattr(other, field.name)
-            for field in dataclasses.fields(self)
+        return (
+            isinstance(other, Component)
+            and type(other) is type(self)
+            and other.label == self.label
+            and other.arguments() == self.arguments()
         )
 
     def __hash__(self) -> int:
@@ -57,12 +65,12 @@ class Component:
 
     @classmethod
     def declared(cls) -> dict[str, dataclasses.Field]:
-        """Returns the declarations of its arguments, which are its options.
-
-        And of those that only Python sets.
-        """
-        found = {field.name: field for field in dataclasses.fields(cls)}
-        return {name: x for name, x in found.items() if "help" in x.metadata}
+        """Returns the declarations of its options, and what Python sets."""
+        return {
+            field.name: field
+            for field in dataclasses.fields(cls)
+            if "help" in field.metadata
+        }
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -81,29 +89,19 @@ class Component:
         return changed
 
     def with_defaults(self: C, **defaults: Any) -> C:
-        """Returns a copy in which all options are given, if need be `defaults`.
+        """Returns a copy in which all its options are given.
 
-        Those of other components are left out.
+        Those that were not get `defaults`, or stay.
         """
         known = self.arguments()
-        further = defaults.keys() & known.keys() - self.given.keys()
+        new = defaults.keys() & known.keys() - self.given.keys()
         return self.with_options(
-            **known | {name: defaults[name] for name in further}
+            **known | {name: defaults[name] for name in new}
         )
 
 
-def check(member: type[Component], values: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a value that an argument does not allow.
-
-    Values that are not arguments of the member are left out, as is None.
-    """
-    for name, field in member.declared().items():
-        if values.get(name) is not None:
-            fields.validate(name, field, values[name])
-
-
 def by_name(members: Iterable[type[C]]) -> dict[str, type[C]]:
-    """Returns name -> member, for a family of declarations or classes."""
+    """Returns name -> member, for a family of declarations."""
     return {member.name: member for member in members}
 
 
@@ -121,11 +119,7 @@ def implementations(members: Mapping[str, type[Component]]) -> dict[str, Any]:
 def pick(
     kind: str, name: str, members: Mapping[str, Any], arguments: Iterable[str]
 ) -> Any:
-    """Returns a member of a family, which must have the arguments.
-
-    Raises:
-      UserError: for an unknown name or argument.
-    """
+    """Returns a member of a family; an unknown name or argument is an error."""
     if name not in members:
         raise errors.unknown(kind, name, members)
     known = members[name].defaults()
@@ -144,16 +138,13 @@ class Family:
       members: the declarations, by name.
       help: one line for the option `kind`.
       declare: name -> component with its defaults, if there are more than
-        `members`, such as parts of the user's own, `module:name`.
+        `members`, such as parts of the user's own.
       check: of such a name, if it is not `module:name`.
-      flags: options with a flag of their own. The others are given by their
-        names in one flag, KIND_options.
-      prefixed: options that are named KIND_OPTION among those of a command,
-        since OPTION alone says too little there.
+      flags: options with a flag of their own. Others share KIND_options.
+      prefixed: options that are named KIND_OPTION in a command.
       defaults: member -> defaults here that differ from its own.
       without: options that only Python sets here.
-      ignores_others: whether options that only other members have are kept for
-        them, and no error.
+      ignores_others: whether options of other members are kept, not refused.
     """
 
     kind: str
@@ -203,17 +194,13 @@ class Family:
             declared = declared | self.of(member) | declared
         return declared
 
-    def takers(self, option: str) -> dict[str, type[Component]]:
-        """Returns the members that have an option, by name."""
-        return {n: m for n, m in self.members.items() if option in self.of(m)}
-
-    def option_name(self, key: str, field: dataclasses.Field) -> str:
-        """Returns the name of an option among those of a command."""
-        # Those of the user's own parts, which have no help, may be any words.
-        alone = key in self.declared and field.metadata["help"]
-        return (
-            key if alone and key not in self.prefixed else f"{self.kind}_{key}"
-        )
+    def takers(self, option: str) -> dict[str, Any]:
+        """Returns the members that have an option: name -> its default here."""
+        return {
+            name: {**member.defaults(), **self.defaults.get(name, {})}[option]
+            for name, member in self.members.items()
+            if option in self.of(member)
+        }
 
     def options(
         self, chosen: Component, every: bool = False
@@ -222,88 +209,66 @@ class Family:
 
         `every`: of all members instead, as None.
         """
-        named = self.named
-        yield fields.Option(
-            self.kind, chosen.label, named, self.help, of_component=True
-        )
-        values = {**chosen.given, **chosen.arguments()}
-        declared = self.declared
-        if not every:
-            own = self.of(chosen)
-            others = chosen.given.keys() - own.keys()
-            declared = own | {k: x for k, x in declared.items() if k in others}
-        for key, field in declared.items():
-            help = field.metadata["help"]
-            if every and "auto:" not in help:
-                help += f"; auto: {self._described_default(key)}"
+        yield fields.Option(self.kind, chosen.label, self.named, component=self)
+        values = {} if every else {**chosen.given, **chosen.arguments()}
+        own = {} if every else self.of(chosen)
+        others = {
+            key: field
+            for key, field in self.declared.items()
+            if every or key in chosen.given
+        }
+        for key, field in (own | others | own).items():
+            has_flag = key in self.flags and field.metadata["help"]
             yield fields.Option(
-                self.option_name(key, field),
-                None if every else values[key],
+                self._name(key, field),
+                values.get(key),
                 field,
-                help,
-                # Those of the user's own parts have no help.
-                family=""
-                if key in self.flags and help
-                else f"{self.kind}_options",
-                of_component=True,
+                "" if has_flag else f"{self.kind}_options",
+                self,
             )
 
-    def _described_default(self, option: str) -> str:
-        """Describes an option's defaults, and of which members they are."""
-        takers: dict[str, list[str]] = {}
-        for name, member in self.takers(option).items():
-            here = {**member.defaults(), **self.defaults.get(name, {})}
-            takers.setdefault(fields.written(here[option]), []).append(name)
-        return ", ".join(
-            default if len(names) > 4 else f"{default} ({', '.join(names)})"
-            for default, names in takers.items()
-        )
+    def _name(self, key: str, field: dataclasses.Field) -> str:
+        """Returns the name of an option among those of a command."""
+        # Those of the user's own parts, which have no help, may be any words.
+        alone = key in self.declared and field.metadata["help"]
+        if alone and key not in self.prefixed:
+            return key
+        return f"{self.kind}_{key}"
 
     def replaced(
-        self, chosen: Component, unused: dict[str, Any], prefix: str
+        self, chosen: Component, values: dict[str, Any], prefix: str
     ) -> Component:
-        """Returns the component that `unused` options choose; they are removed.
-
-        Raises:
-          UserError: for an unknown name, a part of the user's own that is not
-            allowed or cannot be used, a value that is not allowed, or an option
-            that the component does not have.
-        """
-        name = unused.pop(prefix + self.kind, chosen)
-        options: dict[str, Any] = {}
+        """Returns the component that `values` choose; they lose its options."""
+        name = values.pop(prefix + self.kind, chosen)
+        given: dict[str, Any] = {}
         if isinstance(name, Component):
             chosen = name
         elif name != chosen.label:
-            given = chosen.given.items()
-            options = {k: x for k, x in given if k in self.declared}
+            given = {
+                k: x for k, x in chosen.given.items() if k in self.declared
+            }
             fields.validate(prefix + self.kind, self.named, name)
             if self.declare:
                 chosen = self.declare(name)
             else:
                 chosen = self.members[name](**self.defaults.get(name, {}))
-        known = self._named(self.of(chosen))
-        for named, (key, field) in (self._named(self.declared) | known).items():
-            value = unused.pop(prefix + named, None)
+        own = self.of(chosen)
+        for key, field in [*own.items(), *self.declared.items()]:
+            named = prefix + self._name(key, field)
+            value = values.pop(named, None)
             if value in (None, fields.AUTO):
                 continue
-            options[key] = fields.read(prefix + named, field, value)
-            if named not in known and not self.ignores_others:
+            value = fields.read(named, field, value)
+            is_own = field is own.get(key)
+            if is_own or key not in own:
+                given[key] = value
+            if not is_own and not self.ignores_others:
                 raise errors.UserError(
-                    f"{errors.arg(prefix + named)} is not an option of"
+                    f"{errors.arg(named)} is not an option of"
                     f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
                     f" {', '.join(self.takers(key))}: leave it out, or set"
-                    f" {errors.arg(prefix + named, fields.AUTO)}"
+                    f" {errors.arg(named, fields.AUTO)}"
                 )
         if not self.ignores_others:
-            own = self.of(chosen)
-            options = {k: x for k, x in options.items() if k in own}
-        return chosen.with_options(**options) if options else chosen
-
-    def _named(
-        self, declared: Mapping[str, dataclasses.Field]
-    ) -> dict[str, tuple[str, dataclasses.Field]]:
-        """Returns name among a command's options -> name here, declaration."""
-        return {
-            self.option_name(key, field): (key, field)
-            for key, field in declared.items()
-        }
+            given = {key: x for key, x in given.items() if key in own}
+        return chosen.with_options(**given) if given else chosen

@@ -21,11 +21,9 @@ SAMPLERS = ("shuffle", "class_balanced")
 
 # Side of views in pixels, for images of several shapes.
 DEFAULT_IMAGE_SIZE = 224
-
 # Examples from which the statistics of other datasets are computed, at most.
 STANDARDIZE_EXAMPLES = 10_000
 STANDARDIZATIONS = ("imagenet", "dataset", "none")
-
 # Classes that the labels of data may make, at most.
 MAX_CLASSES = 100_000
 

@@ -5,17 +5,17 @@ some facts are known, too. A declaration names the function that opens it.
 """
 
 import dataclasses
+import json
 import pathlib
 import re
-import typing
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, did_you_mean
+from tf_contrastive.config import fields
 from tf_contrastive.config.checks import matching
-from tf_contrastive.config.fields import module_of, option, problem
+from tf_contrastive.config.fields import module_of, option
 
-# The classes of ImageNet-100, by WordNet's numbers.
-_IMAGENET100 = pathlib.Path(__file__).with_name("imagenet100.txt")
+_FOLDER = pathlib.Path(__file__).parent
 
 
 # ---- Facts -------------------------------------------------------------------
@@ -33,7 +33,7 @@ class Corrupted(NamedTuple):
 
     name: str
     split: str  # The only one that it has.
-    # Whether AlexNet's errors on it, by which ImageNet-C normalizes, are known.
+    # Whether AlexNet's errors, by which ImageNet-C normalizes, are known.
     has_published_errors: bool = False
 
 
@@ -43,10 +43,9 @@ class Facts(NamedTuple):
     Attributes:
       side: of the images in pixels; None: it varies, or is unknown.
       statistics: over all pixels of the training split. (The common deviations
-        of CIFAR-10, 0.2023, 0.1994, 0.2010, are means of the deviations of
-        single images.)
-      flip: whether a mirrored image is like another one of the dataset. A
-        mirrored digit or letter is another one, or none.
+        of CIFAR-10, such as 0.2023, are means over single images.)
+      flip: whether a mirrored image could be one of the dataset, unlike a
+        mirrored digit or letter.
       corrupted: their corrupted version, if there is one.
     """
 
@@ -55,9 +54,14 @@ class Facts(NamedTuple):
     flip: bool = True
     corrupted: Corrupted | None = None
 
-
-def _gray(mean: float, std: float) -> ChannelStatistics:
-    return ChannelStatistics((mean,) * 3, (std,) * 3)
+    @classmethod
+    def read(cls, about: dict[str, Any]) -> "Facts":
+        """Returns the facts of an entry of facts.json."""
+        if statistics := about.get("statistics"):
+            about["statistics"] = ChannelStatistics(*map(tuple, statistics))
+        if corrupted := about.get("corrupted"):
+            about["corrupted"] = Corrupted(*corrupted)
+        return cls(**about)
 
 
 # As in torchvision.
@@ -66,27 +70,10 @@ IMAGENET_STATISTICS = ChannelStatistics(
 )
 # Of TensorFlow Datasets, by name without configuration and version.
 _PREPARED = {
-    "imagenet2012": Facts(
-        None,
-        IMAGENET_STATISTICS,
-        corrupted=Corrupted("imagenet2012_corrupted", "validation", True),
-    ),
-    "imagenet_resized": Facts(64),
-    "cifar10": Facts(
-        32,
-        ChannelStatistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        corrupted=Corrupted("cifar10_corrupted", "test"),
-    ),
-    "cifar100": Facts(
-        32,
-        ChannelStatistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    ),
-    "mnist": Facts(28, _gray(0.1307, 0.3081), flip=False),
-    "fashion_mnist": Facts(28),
-    "kmnist": Facts(28, flip=False),
-    "emnist": Facts(28, flip=False),
-    "svhn_cropped": Facts(32, flip=False),
-    "stl10": Facts(96),
+    name: Facts.read(about)
+    for name, about in json.loads(
+        (_FOLDER / "facts.json").read_text(encoding="utf-8")
+    ).items()
 }
 
 
@@ -159,7 +146,9 @@ class Digits(DatasetDeclaration):
 
     name = form = "digits"
     opener = "tf_contrastive.datasets.array_source:digits"
-    facts = Facts(8, _gray(0.3058, 0.3761), flip=False)
+    facts = Facts(
+        8, ChannelStatistics((0.3058,) * 3, (0.3761,) * 3), flip=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,34 +203,27 @@ class WithOptions(DatasetDeclaration):
     @classmethod
     def read(cls, name: str) -> "WithOptions":
         """Parses the options in a name."""
-        try:
-            return cls._read(name)
-        except ValueError as error:
-            raise ValueError(f"{cls.name} with {error}") from error
-
-    @classmethod
-    def _read(cls, name: str) -> "WithOptions":
         known = {field.name: field for field in dataclasses.fields(cls)}
-        values: dict[str, Any] = {}
         if name.partition(":")[0] != cls.name:
-            raise ValueError("a colon before its options")
-        for key, text in _values(name).items():
+            raise ValueError(f"{cls.name} with a colon before its options")
+        given = _values(name)
+        for key in given:
             if key not in known:
+                options = ", ".join(known) or "no options"
                 hint = did_you_mean(key, known)
-                raise ValueError(f"{', '.join(known) or 'no options'}{hint}")
-            try:
-                # The type of an option is int, float or str.
-                values[key] = typing.cast(type, known[key].type)(text)
-            except ValueError as error:
-                kind = "an integer" if known[key].type is int else "a number"
-                raise ValueError(f"{key} {kind}") from error
-        options = cls(**values)
-        for field in known.values():
-            if allowed := problem(field, getattr(options, field.name)):
-                raise ValueError(f"{field.name} {allowed}")
-        if allowed := options.conflict():
-            raise ValueError(allowed)
-        return options
+                raise ValueError(f"{cls.name} with {options}{hint}")
+        values = {n: given.get(n, x.default) for n, x in known.items()}
+        try:
+            made = cls(
+                **{n: fields.read(n, known[n], values[n]) for n in known}
+            )
+        except UserError as error:
+            raise ValueError(
+                f"{cls.name} with valid options ({error})"
+            ) from error
+        if allowed := made.conflict():
+            raise ValueError(f"{cls.name} with {allowed}")
+        return made
 
     def conflict(self) -> str | None:
         """Returns what is allowed, if options do not go together."""
@@ -249,7 +231,7 @@ class WithOptions(DatasetDeclaration):
 
 def _values(name: str) -> dict[str, str]:
     """Splits NAME:OPTION=VALUE,... ; `ValueError` with what is allowed."""
-    _, colon, text = name.partition(":")
+    form, colon, text = name.partition(":")
     values: dict[str, str] = {}
     while colon:
         key, _, rest = text.partition("=")
@@ -257,7 +239,7 @@ def _values(name: str) -> dict[str, str]:
         if key == "of" and ":" in value:
             value, colon = rest, ""
         if not (key and value) or key in values:
-            raise ValueError("distinct OPTION=VALUE, separated by commas")
+            raise ValueError(f"{form} with distinct OPTION=VALUE,OPTION=VALUE")
         values[key] = value
     return values
 
@@ -295,7 +277,8 @@ class ImageNet100(OfClasses):
 
     name = form = "imagenet100"
     of = "imagenet2012"
-    classes = tuple(_IMAGENET100.read_text().split())
+    # By WordNet's numbers.
+    classes = tuple((_FOLDER / "imagenet100.txt").read_text().split())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,11 +342,6 @@ class MultiDigits(WithOptions):
             return tuple(map(int, self.sizes.split("+")))
         return (self.digit,) * self.count
 
-    @property
-    def cells(self) -> int:
-        """Number of cells of the grid."""
-        return (self.canvas // self.digit) ** 2
-
     def conflict(self) -> str | None:
         """Returns what is allowed, if options do not go together."""
         changed = [
@@ -375,10 +353,11 @@ class MultiDigits(WithOptions):
             return "either sizes (placed at random) or count, digit, placement"
         if not 4 <= min(self.sides) <= max(self.sides) <= self.canvas:
             return f"digits of 4 to canvas={self.canvas} pixels"
-        if self.placement == "grid" and self.count > self.cells:
+        cells = (self.canvas // self.digit) ** 2
+        if self.placement == "grid" and self.count > cells:
             return (
-                f"count at most {self.cells}, the number of cells of"
-                f" {self.digit} pixels in a canvas of {self.canvas}"
+                f"count at most {cells}, the number of cells of {self.digit}"
+                f" pixels in a canvas of {self.canvas}"
             )
         return None
 
@@ -477,12 +456,11 @@ DATASETS: dict[str, type[DatasetDeclaration]] = {
         KBits,
     )
 }
-_OWN = [x for x in DATASETS.values() if not issubclass(x, WithOptions)]
 _MADE = [x.name for x in DATASETS.values() if issubclass(x, WithOptions)]
+_READ = [x.form for x in DATASETS.values() if x.name not in _MADE]
 # What a name may be.
 FORMS = (
-    f"{', '.join(x.form for x in _OWN)} of TensorFlow Datasets, or one of"
-    f" {', '.join(_MADE)}"
+    f"{', '.join(_READ)} of TensorFlow Datasets, or one of {', '.join(_MADE)}"
 )
 
 

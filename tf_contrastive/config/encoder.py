@@ -20,16 +20,11 @@ from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
 from tf_contrastive.config.fields import argument, module_of, option
 
 STEMS = ("auto", "imagenet", "cifar")
-POOL_PADDINGS = ("same", "symmetric")
-POOLINGS = ("token", "mean")
-_MAX_DEPTH = 64
-MAX_DROP_PATH = 0.9
 # Stem `auto` is cifar (3x3/1, no pooling) up to this image side: imagenet would
 # cost accuracy below it, cifar would cost memory above it.
 CIFAR_STEM_MAX_SIDE = 64
-# The smallest image side of each stem: below it the last stage has less than
-# one pixel.
-SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
+# Below it the last stage has less than one pixel.
+_SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
 
 # A value of `init_from`: the weights that a library has of its network.
 IMAGENET = "imagenet"
@@ -39,7 +34,6 @@ _WEIGHT_FILES = (".h5", ".hdf5")
 # ---- The encoders ------------------------------------------------------------
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class EncoderDeclaration(Component):
     """Traits of a family of encoders; `network` is one of its networks.
 
@@ -69,31 +63,14 @@ class EncoderDeclaration(Component):
         return None
 
     @property
-    def can_be_copied(self) -> bool:
-        """Whether Keras can clone its layers, as a momentum encoder does."""
-        return True
-
-    @property
-    def input_scale(self) -> float:
-        """Factor of standardised colours that the network expects."""
-        return 1.0
-
-    @property
-    def weights_input(self) -> ChannelStatistics | None:
-        """Statistics that standardise images for its library's weights.
-
-        None: the network is of no other library.
-        """
+    def library(self) -> "LibraryNetwork | None":
+        """Its network in another library; None: it is of this package."""
         return None
 
-    def resolved(self, image_size: int) -> dict[str, Any]:
-        """Returns the options that depend on the side of the images.
-
-        Raises:
-          UserError: if images are too small.
-        """
+    def resolved(self, image_size: int) -> "EncoderDeclaration":
+        """Returns it with the options that depend on the side of the images."""
         del image_size
-        return {}
+        return self
 
     def patches(self, image_size: int) -> int | None:
         """Returns the patches of an image, if the encoder makes some."""
@@ -122,7 +99,6 @@ class Blocks(NamedTuple):
     repeats: tuple[int, int, int, int]
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class ResNet(EncoderDeclaration):
     """Residual networks (He et al. 2016, table 1)."""
 
@@ -151,7 +127,7 @@ class ResNet(EncoderDeclaration):
         "padding of the imagenet stem's max-pool (resnet): same, a pixel at the"
         " end of an even side (SimCLR's and SupCon's code); or symmetric, a"
         " pixel at each end (PyTorch, Keras)",
-        choices=POOL_PADDINGS,
+        choices=("same", "symmetric"),
     )
     project_first: bool = option(
         False,
@@ -179,11 +155,17 @@ class ResNet(EncoderDeclaration):
         """Each stage has twice as many channels, a bottleneck four times."""
         return self.channels * (32 if self.blocks.bottleneck else 8)
 
-    def resolved(self, image_size: int) -> dict[str, Any]:
-        """Returns the stem."""
+    def resolved(self, image_size: int) -> "ResNet":
+        """Returns it with its stem, for which views may be too small."""
         stem = resolve_stem(self.stem, image_size)
-        check_image_size(image_size, stem)
-        return {"stem": stem}
+        smallest = _SMALLEST_SIDE[stem]
+        if image_size < smallest:
+            other = f" or {arg('stem', 'cifar')}" if stem == "imagenet" else ""
+            raise UserError(
+                f"views of {image_size} pixels are too small for the {stem}"
+                f" stem: set {arg('image_size', smallest)} or more{other}"
+            )
+        return self.with_options(stem=stem)
 
 
 class ConvNet(EncoderDeclaration):
@@ -209,7 +191,6 @@ class Transformer(NamedTuple):
     patch: int
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class ViT(EncoderDeclaration):
     """Vision transformers (Dosovitskiy et al. 2021, table 1; DeiT, table 1).
 
@@ -230,25 +211,22 @@ class ViT(EncoderDeclaration):
     adaptive_peak = 0.0024
 
     width: float = _width()
-    depth: int = option(
-        12, "number of blocks (vit)", minimum=1, maximum=_MAX_DEPTH
-    )
+    depth: int = option(12, "number of blocks (vit)", minimum=1, maximum=64)
     heads: int | None = option(
-        None,
-        "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)",
+        None, "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)"
     )
     pooling: str = option(
         "token",
         "features (vit): token, those of a class token (MoCo v3); or mean, of"
         " all patches, without a class token",
-        choices=POOLINGS,
+        choices=("token", "mean"),
     )
     # Whether the patch projection stays at its random start, for stability
     # (MoCo v3, section 4.2).
     frozen_patches: bool = argument(True)
     # Stochastic depth: how often the last block is left out; earlier ones less
     # often.
-    drop_path: float = argument(0.0, maximum=MAX_DROP_PATH)
+    drop_path: float = argument(0.0, maximum=0.9)
 
     @property
     def transformer(self) -> Transformer:
@@ -262,7 +240,7 @@ class ViT(EncoderDeclaration):
         scaled = self.width * self.transformer.features / step
         return step * max(round(scaled), 1)
 
-    def resolved(self, image_size: int) -> dict[str, Any]:
+    def resolved(self, image_size: int) -> "ViT":
         """Checks the side of the images, and the heads."""
         patch, heads = self.transformer.patch, self.heads
         if image_size % patch or not image_size:
@@ -279,7 +257,7 @@ class ViT(EncoderDeclaration):
                 f" features of {self.network}: set a divisor, such as"
                 f" {arg('heads', self.transformer.heads)}"
             )
-        return {}
+        return self
 
     def patches(self, image_size: int) -> int:
         """Returns the number of patches of an image."""
@@ -310,8 +288,7 @@ class LibraryNetwork(NamedTuple):
       kind: name of the class; of a function, that of the network.
       input_scale: factor of standardised colours that the network expects.
       blue_first: whether the weights take the colours in the order BGR.
-      starts_at_first_tensor: whether it leaves out what precedes the tensor
-        that it is built on.
+      starts_at_first_tensor: whether it leaves out what precedes its input.
       can_be_copied: whether Keras can clone its layers.
     """
 
@@ -341,24 +318,9 @@ class Library(EncoderDeclaration):
     networks: ClassVar[Mapping[str, LibraryNetwork]]
 
     @property
-    def declared_network(self) -> LibraryNetwork:
-        """What the network is made of."""
+    def library(self) -> LibraryNetwork:
+        """Its network in the library."""
         return self.networks[self.network]
-
-    @property
-    def can_be_copied(self) -> bool:
-        """Some have layers that cannot."""
-        return self.declared_network.can_be_copied
-
-    @property
-    def input_scale(self) -> float:
-        """Factor of standardised colours that the network expects."""
-        return self.declared_network.input_scale
-
-    @property
-    def weights_input(self) -> ChannelStatistics:
-        """Statistics that standardise images for the library's weights."""
-        return self.declared_network.weights_input
 
 
 class Keras(Library):
@@ -487,8 +449,7 @@ class EncoderSetup:
 
     def starts_from_weights(self, encoder: EncoderDeclaration) -> bool:
         """Whether the initial weights are those of the encoder's library."""
-        known = encoder.weights_input is not None
-        return known and names_weights(self.init_from)
+        return bool(encoder.library) and names_weights(self.init_from)
 
     def check(self, encoder: EncoderDeclaration) -> None:
         """Raises `UserError` for images that ImageNet weights do not expect.
@@ -515,10 +476,10 @@ def names_weights(init_from: str) -> bool:
 
 def _expected(chosen: EncoderDeclaration) -> str:
     """Returns the value of `standardize` for weights of another library."""
-    expected = chosen.weights_input or IMAGENET_STATISTICS
-    if expected == IMAGENET_STATISTICS:
+    library = chosen.library
+    if not library or library.weights_input == IMAGENET_STATISTICS:
         return "imagenet"
-    return write_statistics(expected, digits=9)
+    return write_statistics(library.weights_input, digits=9)
 
 
 def resolve_stem(stem: str | None, image_size: int) -> str:
@@ -528,13 +489,6 @@ def resolve_stem(stem: str | None, image_size: int) -> str:
     return "cifar" if image_size <= CIFAR_STEM_MAX_SIDE else "imagenet"
 
 
-def resolve_encoder(
-    encoder: EncoderDeclaration, image_size: int
-) -> EncoderDeclaration:
-    """Returns the encoder for an image side, with `auto` resolved."""
-    return encoder.with_options(**encoder.resolved(image_size))
-
-
 def resolve_setup(
     setup: EncoderSetup, encoder: EncoderDeclaration
 ) -> EncoderSetup:
@@ -542,14 +496,3 @@ def resolve_setup(
     if setup.starts_from_weights(encoder) and setup.standardize == "imagenet":
         return dataclasses.replace(setup, standardize=_expected(encoder))
     return setup
-
-
-def check_image_size(image_size: int, stem: str) -> None:
-    """Raises `UserError` if views are too small for the encoder's stem."""
-    smallest = SMALLEST_SIDE[stem]
-    if image_size < smallest:
-        other = f" or {arg('stem', 'cifar')}" if stem == "imagenet" else ""
-        raise UserError(
-            f"views of {image_size} pixels are too small for the {stem} stem:"
-            f" set {arg('image_size', smallest)} or more{other}"
-        )

@@ -51,13 +51,14 @@ def option(
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
+    The field's annotation is the flag's type. A tuple is a comma-separated
+    list, whose entries have the choices and bounds.
+
     Args:
-      default: the default. The field's annotation is the flag's type; a tuple
-        is a comma-separated list, whose entries have the choices and bounds.
+      default: a text or a list that is empty by default may always be empty.
       help: one line, with the unit.
       choices: the allowed values of a closed set.
-      check: the check of an open set. A text or a list may also be empty if
-        that is its default.
+      check: the check of an open set.
       minimum, maximum, above: bounds of a number (`above` is exclusive).
         Without `minimum` and `above` it is at least 0. An integer without a
         maximum is at most 2**31 - 1, and a float is one that float32 holds.
@@ -65,8 +66,7 @@ def option(
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
-      own: whether `module:name`, a part of the user's own, is allowed beside
-        the choices.
+      own: whether `module:name` is allowed beside the choices.
       per_host: whether each worker may have a value of its own.
       has_flag: see `argument`.
     """
@@ -86,9 +86,8 @@ class Option(NamedTuple):
       name: with the prefixes of its groups.
       value: of the command.
       field: its declaration.
-      help: one line; of a component's option, with the members' defaults.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
-      of_component: whether a component has it, or is named by it.
+      component: the `components.Family` that it is of, if any.
       group: the command's field that holds it.
       identity: whether it affects what a run computes.
     """
@@ -96,9 +95,8 @@ class Option(NamedTuple):
     name: str
     value: Any
     field: dataclasses.Field
-    help: str
     family: str = ""
-    of_component: bool = False
+    component: Any = None
     group: str = ""
     identity: bool = True
 
@@ -107,14 +105,14 @@ class Option(NamedTuple):
         """Its name in the flag of its family."""
         return self.field.name
 
+    @property
+    def word(self) -> str:
+        """What precedes its value on the command line, without --."""
+        return f"{self.family}={self.key}" if self.family else self.name
+
 
 def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
-    """A field that holds a group of options of a command or of another group.
-
-    The same dataclass may occur twice: `group(Schedule(), "linear_")` has the
-    options `linear_epochs`, `linear_batch_size`, ... None of the options has an
-    identity if the group has none.
-    """
+    """A field that holds a group of options, under a prefix of their names."""
     return dataclasses.field(
         default=defaults, metadata={"prefix": prefix, "identity": identity}
     )
@@ -141,9 +139,7 @@ def options(
             inner = prefix + about["prefix"]
             yield from options(value, inner, group or field.name, same, every)
         elif about["has_flag"]:
-            found = [
-                Option(field.name, value, field, about["help"], about["family"])
-            ]
+            found = [Option(field.name, value, field, about["family"])]
         for option in found:
             yield option._replace(
                 name=prefix + option.name,
@@ -161,36 +157,29 @@ def values(config: Any, prefix: str = "") -> dict[str, Any]:
 def replace(config: T, **values: Any) -> T:
     """Returns `config` with the named options of any group replaced.
 
-    A value may be given as its text. The name of a component replaces it; the
-    new one keeps the options that were given to the previous one, if it has
-    them.
-
-    Raises:
-      UserError: for an unknown option, one that the component does not have, or
-        a text of another type.
+    A value may be given as its text. A new component keeps the options that
+    were given to the previous one, if it has them.
     """
-    unused = dict(values)
-    replaced = _replaced(config, unused, "")
-    if unused:
+
+    def of(group: Any, prefix: str) -> Any:
+        changed = {}
+        for field in dataclasses.fields(group):
+            value, about = getattr(group, field.name), field.metadata
+            name = prefix + field.name
+            if "components" in about:
+                value = about["components"].replaced(value, values, prefix)
+            elif "prefix" in about:
+                value = of(value, prefix + about["prefix"])
+            elif name in values:
+                value = read(name, field, values.pop(name))
+            changed[field.name] = value
+        return dataclasses.replace(group, **changed)
+
+    replaced: T = of(config, "")
+    if values:
         known = [option.name for option in options(replaced)]
-        raise unknown("option", next(iter(unused)), known)
+        raise unknown("option", next(iter(values)), known)
     return replaced
-
-
-def _replaced(group: Any, unused: dict[str, Any], prefix: str) -> Any:
-    """Returns a group with replaced options, which `unused` loses."""
-    changed = {}
-    for field in dataclasses.fields(group):
-        value, about = getattr(group, field.name), field.metadata
-        name = prefix + field.name
-        if "components" in about:
-            value = about["components"].replaced(value, unused, prefix)
-        elif "prefix" in about:
-            value = _replaced(value, unused, prefix + about["prefix"])
-        elif name in unused:
-            value = read(name, field, unused.pop(name))
-        changed[field.name] = value
-    return dataclasses.replace(group, **changed)
 
 
 def written(value: Any) -> str:
@@ -217,22 +206,19 @@ def validate_fields(config: Any) -> None:
         validate(option.name, option.field, option.value)
 
 
-def validate(name: str, field: dataclasses.Field, value: Any) -> None:
-    """Raises `UserError` for a value that an option does not allow."""
-    if allowed := problem(field, value):
-        given = arg(name, None if value in ("", ()) else value)
+def validate(
+    name: str, field: dataclasses.Field, value: Any, allowed: str | None = None
+) -> None:
+    """Raises `UserError` for a value of which only others are `allowed`."""
+    if allowed := allowed or problem(field, value):
         allowed += f", or {AUTO}" * is_optional(field)
+        given = arg(name, None if value in ("", ()) else value)
         raise UserError(f"{given}: must be {allowed}")
 
 
 def is_optional(field: dataclasses.Field) -> bool:
     """Whether an option may be None, which is `auto`."""
     return NoneType in typing.get_args(field.type)
-
-
-def split_pairs(text: str) -> list[str]:
-    """Splits KEY=VALUE,KEY=VALUE; a value may have commas, too."""
-    return re.split(r",(?=\w+=)", text) if text else []
 
 
 def module_of(name: str) -> str | None:
@@ -252,13 +238,7 @@ def value_type(field: dataclasses.Field) -> type:
 
 
 def read(name: str, field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of an option, given as itself or as its text.
-
-    A text that starts with ~ is a path, whose ~ is replaced.
-
-    Raises:
-      UserError: if it is not allowed.
-    """
+    """Returns an allowed value of an option, given as itself or as its text."""
     if value == AUTO and is_optional(field):
         return None
     reader, allowed = _READERS[value_type(field)]
@@ -270,28 +250,25 @@ def read(name: str, field: dataclasses.Field, value: Any) -> Any:
             value = tuple(map(reader, parts))
         elif isinstance(value, str):
             value = reader(value)
-    except (KeyError, ValueError) as error:
+        allowed = ""
+    except (KeyError, ValueError):
         allowed = f"{_LIST} {allowed}" if is_list(field) else allowed
-        allowed += f", or {AUTO}" * is_optional(field)
-        raise UserError(f"{arg(name, value)}: must be {allowed}") from error
-    validate(name, field, value)
+    validate(name, field, value, allowed)
     return value
 
 
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
-    check = field.metadata["check"]
+    check, listed = field.metadata["check"], is_list(field)
     if value is None:
         return None if is_optional(field) else "set"
     if value == field.default and value in ("", ()):
         required = field.metadata["required"]
         return "set; it has no default" if required else None
-    if not is_list(field):
-        return _problem(field, value) or (check(value) if check else None)
-    for entry in value:
+    for entry in value if listed else (value,):
         if allowed := _problem(field, entry):
-            return f"{_LIST} {allowed}"
-    if not value:
+            return f"{_LIST} {allowed}" if listed else allowed
+    if value == ():
         return "set"
     return check(value) if check else None
 
@@ -311,11 +288,7 @@ def _problem(field: dataclasses.Field, value: Any) -> str | None:
         if value.isprintable() and value == value.strip():
             return None
         return "printable text on one line, without spaces at its ends"
-    minimum, above = about["minimum"], about["above"]
-    if minimum is None and above is None:
-        minimum = 0
-    is_float = value_type(field) is float
-    return checks.bounds(value, minimum, above, about["maximum"], is_float)
+    return checks.bounds(value, about, value_type(field) is float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,8 +312,7 @@ class Command:
     COMMON: ClassVar[tuple[str, ...]] = ()
     # Option that a bare word after the command sets.
     BARE_WORD: ClassVar[str] = ""
-    # Option that takes all flags that are not of this command, as a shell's
-    # words.
+    # Option that takes all flags that are not of this command.
     OTHERS: ClassVar[str] = ""
     # Whether only the first of a cluster's processes runs it.
     IS_OF_ONE: ClassVar[bool] = False
@@ -349,8 +321,7 @@ class Command:
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options that presets among the given ones set."""
-        del given
+        """Returns the options that others among the given ones set."""
         return {}
 
     def validate(self) -> None:

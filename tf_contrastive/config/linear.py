@@ -4,13 +4,9 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.fields import (
-    argument,
-    group,
-    option,
-    values,
-)
+from tf_contrastive.config.fields import argument, group, option, values
 from tf_contrastive.config.optimizer import (
+    OPTIMIZERS,
     SGD,
     OptimizerDeclaration,
     optimizer_option,
@@ -22,13 +18,11 @@ from tf_contrastive.config.views import augmentation_name
 # Defaults of the linear classifier that differ from the optimizers' own
 # (SimCLR, appendix B.6).
 LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
-    "lars": {"weight_decay": 0.0},
-    "sgd": {"weight_decay": 0.0, "nesterov": True},
-    # The second stage of SupCon's code.
-    "rmsprop": {"weight_decay": 0.0, "epsilon": 0.001},
-    "adam": {"weight_decay": 0.0},
-    "adamw": {"weight_decay": 0.0},
+    name: {"weight_decay": 0.0} for name in OPTIMIZERS
 }
+LINEAR_OPTIMIZER_OPTIONS["sgd"]["nesterov"] = True
+# The second stage of SupCon's code.
+LINEAR_OPTIMIZER_OPTIONS["rmsprop"]["epsilon"] = 0.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +61,7 @@ class LinearSchedule(StageSchedule):
     epochs: int = option(0, "epochs; 0: no linear stage")
     batch_size: int = linear_batch_size(256)
     warmup_epochs: float | None = option(
-        0.0,
-        "epochs of linear warm-up; auto: 10, at most a tenth of all epochs",
+        0.0, "epochs of linear warm-up; auto: 10, at most a tenth of all epochs"
     )
 
 

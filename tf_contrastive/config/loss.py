@@ -12,6 +12,7 @@ from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import argument, option
 
 REDUCTIONS = ("mean", "sum")
+_PRODUCTS = ("auto", "plain", "split")
 
 
 # ---- Options that several losses have ----------------------------------------
@@ -64,37 +65,24 @@ def _denominator() -> Any:
     )
 
 
-def _reduction() -> Any:
-    return argument("mean", choices=REDUCTIONS)
-
-
-def _block_size() -> Any:
-    return argument(None, minimum=1)
-
-
-def _similarity_products() -> Any:
-    return argument("auto", choices=("auto", "plain", "split"))
-
-
 # ---- The losses --------------------------------------------------------------
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class LossDeclaration(Component):
     """Traits of a loss.
 
     Attributes:
       needs_labels: whether positives are of the same class; otherwise they are
         the image's other views.
-      takes_logits: whether the head has an output per class, as of a
-        classifier; such a loss takes mixed labels, too.
+      takes_logits: whether the head has an output per class; such a loss takes
+        mixed labels, too.
       takes_keys: whether a momentum encoder makes keys of the second view, and
         keeps earlier ones in a queue.
       takes_unlabelled: whether an image may have the label -1, which means
         none; its positives are its own views then.
       has_one_positive: whether an anchor has one positive, of another image.
-      head: options of a run's projection head that are not set: those of the
-        authors' code. SimCLR's head ends in BatchNorm without an offset.
+      head: defaults of a run's projection head, as in the authors' code.
+        SimCLR's head ends in BatchNorm without an offset.
     """
 
     head: ClassVar[Mapping[str, bool]] = {"batch_norm": True, "bias": False}
@@ -120,26 +108,26 @@ class LossDeclaration(Component):
         return None
 
     def balanced_weight(self, size: int) -> float | None:
-        """Returns the weight with which it is NT-Xent, as far as it can be.
+        """Returns its weight as NT-Xent, for projections of `size`, if any.
 
-        For projections of `size`. A lower one pulls views together harder than
-        it pushes images apart. None: there is none.
+        A lower one pulls views together harder than it pushes images apart.
         """
         del size
         return None
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Pairwise(LossDeclaration):
+class _Blockwise(LossDeclaration):
+    block_size: int | None = argument(None, minimum=1)
+    similarity_products: str = argument("auto", choices=_PRODUCTS)
+
+
+class Pairwise(_Blockwise):
     """A mean over anchors, each compared with the global batch's embeddings."""
 
     normalize: bool = _normalize(True)
-    reduction: str = _reduction()
-    block_size: int | None = _block_size()
-    similarity_products: str = _similarity_products()
+    reduction: str = argument("mean", choices=REDUCTIONS)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class NTXent(Pairwise):
     """NT-Xent."""
 
@@ -182,7 +170,6 @@ class NTXent(Pairwise):
         return math.log(candidates) if usual else None
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class _OfClasses(Pairwise):
     """Each other image of the class is a positive."""
 
@@ -197,7 +184,6 @@ class _OfClasses(Pairwise):
     unlabelled_negatives: bool = argument(True)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SupCon(_OfClasses):
     """SupCon, L_out."""
 
@@ -235,7 +221,6 @@ class SupConIn(SupCon):
     name = "supcon_in"
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Sincere(_OfClasses):
     """SINCERE."""
 
@@ -246,7 +231,6 @@ class Sincere(_OfClasses):
     temperature: float = _temperature(0.1)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class EpsSupInfoNCE(Sincere):
     """epsilon-SupInfoNCE."""
 
@@ -257,7 +241,6 @@ class EpsSupInfoNCE(Sincere):
     epsilon_in: str = argument("logit", choices=("logit", "cosine"))
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class NPairs(Pairwise):
     """N-pairs."""
 
@@ -269,7 +252,6 @@ class NPairs(Pairwise):
     temperature: float = _temperature(1.0)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Triplet(Pairwise):
     """Triplet loss, batch-hard."""
 
@@ -280,7 +262,6 @@ class Triplet(Pairwise):
     margin: float = _margin(0.2)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class _AgainstNegatives(Pairwise):
     implementation = "tf_contrastive.losses.margins"
 
@@ -291,7 +272,6 @@ class _AgainstNegatives(Pairwise):
     negative_reduction: str = argument("mean", choices=REDUCTIONS)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Margin(_AgainstNegatives):
     """Margin triplet."""
 
@@ -300,7 +280,6 @@ class Margin(_AgainstNegatives):
     margin: float = _margin(0.4)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class NTLogistic(_AgainstNegatives):
     """NT-Logistic."""
 
@@ -309,7 +288,6 @@ class NTLogistic(_AgainstNegatives):
     temperature: float = _temperature(0.1)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class DecoupledNTXent(Pairwise):
     """Decoupled NT-Xent."""
 
@@ -338,8 +316,7 @@ class DecoupledNTXent(Pairwise):
         return self.scale or (1000.0 if averaged else 1.0)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class AlignUniform(LossDeclaration):
+class AlignUniform(_Blockwise):
     """Alignment and uniformity."""
 
     name = "align_uniform"
@@ -350,15 +327,12 @@ class AlignUniform(LossDeclaration):
     include_self: bool = argument(True)
     normalize: bool = _normalize(True)
     scale: float = _scale(1.0)
-    block_size: int | None = _block_size()
-    similarity_products: str = _similarity_products()
 
     def balanced_weight(self, size: int) -> float | None:
         """The temperature, over `size` / 2."""
         return self.temperature / (size / 2)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SlicedWasserstein(LossDeclaration):
     """Alignment, and the sliced Wasserstein distance to a prior."""
 
@@ -373,10 +347,9 @@ class SlicedWasserstein(LossDeclaration):
     )
     normalize: bool = _normalize(False)
     scale: float = _scale(1.0)
-    similarity_products: str = _similarity_products()
+    similarity_products: str = argument("auto", choices=_PRODUCTS)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SWDHypersphere(SlicedWasserstein):
     """A uniform prior on the unit hypersphere."""
 
@@ -398,7 +371,6 @@ class SWDHypercube(SlicedWasserstein):
     name = "swd_hypercube"
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class MoCo(Pairwise):
     """Momentum contrast."""
 
@@ -409,7 +381,6 @@ class MoCo(Pairwise):
     temperature: float = _temperature(0.1)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class CrossEntropy(LossDeclaration):
     """Cross entropy."""
 
@@ -419,11 +390,9 @@ class CrossEntropy(LossDeclaration):
     takes_logits = True
 
     label_smoothing: float = option(
-        0.0,
-        "fraction of the target spread over all classes",
-        maximum=0.9999,
+        0.0, "fraction of the target spread over all classes", maximum=0.9999
     )
-    reduction: str = _reduction()
+    reduction: str = argument("mean", choices=REDUCTIONS)
 
 
 LOSSES: dict[str, type[LossDeclaration]] = by_name(
@@ -470,9 +439,6 @@ def function_inputs(function: Callable[..., Any]) -> dict[str, Any]:
 
     Returns:
       "inputs", the names of those, and whether it "needs_labels".
-
-    Raises:
-      UserError: for something else than such a function.
     """
     if isinstance(function, type) or not callable(function):
         raise wrong_form(function)
@@ -500,22 +466,12 @@ def own_loss(name: str) -> type[LossDeclaration]:
     part = own.load("loss", name)
     if isinstance(part, type) and issubclass(part, LossDeclaration):
         names = ("needs_labels", "takes_logits", "takes_keys", "head")
-        traits = {name: getattr(part, name) for name in names}
-        return own.declare(
-            name, LossDeclaration, own.options_of(part), **traits
-        )
-    takes = function_inputs(part)
-    return own.declare(
-        name,
-        LossDeclaration,
-        own.options_of(part, takes["inputs"]),
-        needs_labels=takes["needs_labels"],
-    )
-
-
-def declaration(name: str) -> type[LossDeclaration]:
-    """Returns the declaration of a loss, which may be `module:name`."""
-    return LOSSES[name] if name in LOSSES else own_loss(name)
+        traits, inputs = {name: getattr(part, name) for name in names}, ()
+    else:
+        traits = function_inputs(part)
+        inputs = traits.pop("inputs")
+    options = own.options_of(part, inputs)
+    return own.declare(name, LossDeclaration, options, **traits)
 
 
 # ---- Options of a run --------------------------------------------------------
@@ -525,13 +481,9 @@ LOSS = Family(
     kind="loss",
     members=LOSSES,
     help="contrastive loss; module:name: a function or a class of your own",
-    declare=lambda name: declaration(name)(),
+    declare=lambda name: (LOSSES.get(name) or own_loss(name))(),
     flags=(
-        "temperature",
-        "negatives",
-        "epsilon",
-        "margin",
-        "weight",
+        *("temperature", "negatives", "epsilon", "margin", "weight"),
         "label_smoothing",
     ),
     prefixed=("weight", "normalization", "scale", "normalize"),

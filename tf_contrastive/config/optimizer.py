@@ -1,13 +1,11 @@
 """Optimizers: their options, defaults and base learning rates."""
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import argument, option
 
-MOMENTUM_STYLES = ("classic", "pytorch")
 # Batch size at which a base learning rate is quoted (linear scaling).
 REFERENCE_BATCH_SIZE = 256
 
@@ -28,7 +26,6 @@ def _weight_decay(default: float) -> Any:
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class OptimizerDeclaration(Component):
     """Traits of an optimizer.
 
@@ -54,7 +51,6 @@ class OptimizerDeclaration(Component):
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SGD(OptimizerDeclaration):
     """Stochastic gradient descent; the rate of SupCon's code."""
 
@@ -67,12 +63,11 @@ class SGD(OptimizerDeclaration):
         "classic",
         "classic: the velocity includes the learning rate; pytorch: the"
         " learning rate multiplies the velocity",
-        choices=MOMENTUM_STYLES,
+        choices=("classic", "pytorch"),
     )
     nesterov: bool = option(False, "Nesterov momentum")
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class LARS(SGD):
     """SimCLR, section 2.2; the trust coefficient of its code."""
 
@@ -85,7 +80,6 @@ class LARS(SGD):
     trust_coefficient: float = argument(0.001, above=0.0)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class RMSProp(OptimizerDeclaration):
     """The first stage of SupCon's code, and the rate of its linear stage."""
 
@@ -98,7 +92,6 @@ class RMSProp(OptimizerDeclaration):
     epsilon: float = _epsilon(1.0)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Adam(OptimizerDeclaration):
     """Kingma and Ba 2015, algorithm 1."""
 
@@ -112,7 +105,6 @@ class Adam(OptimizerDeclaration):
     epsilon: float = _epsilon(1e-8)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class AdamW(Adam):
     """Adam with decoupled weight decay."""
 
@@ -127,9 +119,7 @@ OPTIMIZERS: dict[str, type[OptimizerDeclaration]] = by_name(
 
 
 def optimizer_option(
-    default: OptimizerDeclaration,
-    flags: tuple[str, ...],
-    **family: Any,
+    default: OptimizerDeclaration, flags: tuple[str, ...], **family: Any
 ) -> Any:
     """The option of the optimizer; see `components.Family`."""
     return Family(

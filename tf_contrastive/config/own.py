@@ -1,11 +1,9 @@
 """Parts of your own, named `module:name` where a member of a family is.
 
-A run records such a name, and its folder may be somebody else's. So a module is
-imported only if it was allowed: by the command line, which names it itself, or
-by `allow`.
+A run records such a name, and may be somebody else's. So a module is imported
+only if it was allowed: by the command line, which names it, or by `allow`.
 """
 
-import dataclasses
 import importlib
 import inspect
 import math
@@ -37,10 +35,6 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     """Returns the object `module:name`, which is used as a `kind`.
 
     `families` are words before a colon that could have been meant.
-
-    Raises:
-      UserError: if the module is not allowed, cannot be imported, or has no
-        such name.
     """
     module, _, attribute = name.partition(":")
     given = errors.arg(kind, name)
@@ -72,12 +66,8 @@ def declare(
 ) -> Any:
     """Returns the declaration of the part `module:name`, a subclass of `base`.
 
-    Args:
-      name: `module:name`.
-      base: of the family's declarations.
-      options: of the part, with their defaults. Those whose default is neither
-        a truth value, a number nor a text keep it in a run.
-      **traits: class variables of the declaration.
+    `options` are the part's, with their defaults. Those whose default is
+    neither a truth value, a number nor a text keep it in a run.
     """
     namespace: dict[str, Any] = {**traits, "name": name, "is_own": True}
     types = namespace["__annotations__"] = {}
@@ -87,8 +77,7 @@ def declare(
             namespace[option] = fields.option(
                 default, "", minimum=-math.inf, maximum=math.inf
             )
-    part = type(name.rpartition(":")[2], (base,), namespace)
-    return dataclasses.dataclass(kw_only=True, eq=False)(part)
+    return type(name.rpartition(":")[2], (base,), namespace)
 
 
 def name_of(part: Any) -> str:
@@ -107,7 +96,7 @@ def parameters(part: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def takes(part: Any, parameter: str) -> bool:
-    """Whether a function or class, and no Keras layer, has a parameter."""
+    """Whether a function or class has a parameter; a Keras layer has none."""
     return not is_layer(part) and parameter in parameters(part)
 
 
@@ -121,31 +110,26 @@ def options_of(
 
     They are its parameters that are not among `inputs`; those `given` need no
     default. A Keras layer or model has none.
-
-    Raises:
-      UserError: for something else, another parameter without a default, or a
-        given option that is not a parameter.
     """
     if not callable(part):
         raise errors.UserError(
             f"{kind} {name_of(part)} is of the wrong form: must be a function,"
             " or a Keras layer or model"
         )
-    known = {} if is_layer(part) else parameters(part)
-    found = {
+    options = {
         name: parameter.default
-        for name, parameter in known.items()
-        if name not in inputs
+        for name, parameter in parameters(part).items()
+        if not (is_layer(part) or name in inputs)
         and parameter.kind
         not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
     for name in given:
-        if name not in found:
-            raise errors.unknown(f"option of {name_of(part)}", name, found)
-    for name, default in found.items():
+        if name not in options:
+            raise errors.unknown(f"option of {name_of(part)}", name, options)
+    for name, default in options.items():
         if default is inspect.Parameter.empty and name not in given:
             raise errors.UserError(
                 f"parameter {name} of {name_of(part)} has no default: give it"
                 " one, or bind it by functools.partial"
             )
-    return found
+    return options

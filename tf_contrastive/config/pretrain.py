@@ -6,23 +6,14 @@ import math
 import psutil
 
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config.data import (
-    DEFAULT_IMAGE_SIZE,
-    Data,
-    Reading,
-)
+from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, Data, Reading
 from tf_contrastive.config.encoder import (
     ENCODER,
     EncoderDeclaration,
     EncoderSetup,
-    resolve_encoder,
     resolve_setup,
 )
-from tf_contrastive.config.fields import (
-    Command,
-    Terminal,
-    group,
-)
+from tf_contrastive.config.fields import Command, Terminal, group
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS,
@@ -44,11 +35,7 @@ from tf_contrastive.config.runtime import (
     resolve_precision,
 )
 from tf_contrastive.config.schedule import Schedule, resolve_warmup
-from tf_contrastive.config.views import (
-    Views,
-    resolve_views,
-    resolve_wire_dtype,
-)
+from tf_contrastive.config.views import Views, resolve_views, resolve_wire_dtype
 
 _ONE_CPU = Machine()
 _WIRE_BYTES = {"float32": 4, "uint8": 1}
@@ -84,7 +71,7 @@ class Pretrain(Command):
         self._check_mixing()
         self.linear.check()
         if self.views.image_size:
-            resolve_encoder(self.encoder, self.views.image_size)
+            self.encoder.resolved(self.views.image_size)
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
@@ -117,7 +104,8 @@ class Pretrain(Command):
                 f"{arg('nan_policy', policy)}: non-finite keys would stay in"
                 f" the queue of {given}: set {arg('nan_policy', 'stop')}"
             )
-        if not self.encoder.can_be_copied:
+        library = self.encoder.library
+        if library and not library.can_be_copied:
             raise UserError(
                 f"{arg('encoder', self.encoder.label)}: has layers that"
                 f" cannot be copied, as {given} does: use another encoder"
@@ -317,7 +305,7 @@ def resolve(
         products = "split" if machine.rounded_products else "plain"
         loss = loss.with_options(similarity_products=products)
     precision = resolve_precision(run.runtime.precision, machine)
-    encoder = resolve_encoder(run.encoder, size)
+    encoder = run.encoder.resolved(size)
     setup = resolve_setup(run.setup, encoder)
     views = resolve_views(run.views, dataset, size)
     if views.augment_on == "auto":

@@ -1,6 +1,5 @@
 """Projection heads: their options and traits."""
 
-import dataclasses
 import functools
 from typing import ClassVar
 
@@ -12,14 +11,10 @@ from tf_contrastive.config.fields import option
 _MAX_UNITS = 65_536
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class HeadDeclaration(Component):
-    """Traits of a projection head.
+    """Traits of a projection head."""
 
-    Attributes:
-      is_linear: whether it is one matrix.
-    """
-
+    # Whether it is one matrix.
     is_linear: ClassVar[bool] = False
 
     def sizes(self, features: int) -> list[int]:
@@ -34,7 +29,6 @@ class Identity(HeadDeclaration):
     implementation = "tf_contrastive.heads:build_identity"
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Linear(HeadDeclaration):
     """One dense layer."""
 
@@ -62,7 +56,6 @@ class Linear(HeadDeclaration):
         return [features, self.output]
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class MLP(Linear):
     """Dense layers with ReLU between them."""
 
@@ -92,8 +85,6 @@ def own_head(name: str) -> type[HeadDeclaration]:
 
 
 HEADS: dict[str, type[HeadDeclaration]] = by_name([Identity, Linear, MLP])
-
-
 # The head ignores others' options.
 PROJECTION = Family(
     kind="projection",

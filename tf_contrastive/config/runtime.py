@@ -103,10 +103,7 @@ class Runtime(Devices):
         minimum=1,
     )
     keep_checkpoints: int = _setting(
-        3,
-        "newest checkpoints to keep",
-        minimum=1,
-        family="runtime_options",
+        3, "newest checkpoints to keep", minimum=1, family="runtime_options"
     )
     log_every_steps: int | None = _setting(
         None,
@@ -145,12 +142,10 @@ class Machine:
     """What options depend on of the devices of a run.
 
     Attributes:
-      replicas: that share the batch.
-      hosts: machines, or processes, that hold them.
+      hosts: machines, or processes, that hold the replicas.
       on_tpu: whether the replicas are TPU cores.
       on_cpu: whether there is no accelerator.
-      gpu_capability: lowest compute capability of the GPUs, if the replicas are
-        GPUs.
+      gpu_capability: lowest compute capability of the GPUs, if there are some.
       rounded_products: whether they round the factors of float32 products.
     """
 
@@ -163,11 +158,7 @@ class Machine:
 
 
 def resolve_precision(precision: str, machine: Machine) -> str:
-    """Returns `precision` with `auto` resolved.
-
-    Raises:
-      UserError: for a precision that the devices do not have.
-    """
+    """Returns the precision, which the devices must have."""
     if precision == "mixed_float16" and machine.on_tpu:
         raise UserError(
             f"{arg('precision', 'mixed_float16')}: TPUs compute in bfloat16:"
@@ -177,11 +168,9 @@ def resolve_precision(precision: str, machine: Machine) -> str:
         return precision
     if machine.on_tpu:
         return "mixed_bfloat16"
-    capability = machine.gpu_capability
-    for least, name in _GPU_PRECISIONS.items():
-        if capability is not None and capability >= least:
-            return name
-    return "float32"
+    capability = machine.gpu_capability or (0, 0)
+    fitting = (n for least, n in _GPU_PRECISIONS.items() if capability >= least)
+    return next(fitting, "float32")
 
 
 def resolve_log_every(steps: int | None, total_steps: int) -> int:

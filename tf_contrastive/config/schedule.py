@@ -1,6 +1,7 @@
 """Training length, batch size and learning rate."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
@@ -15,33 +16,34 @@ def _decay_rate(default: float) -> Any:
     return option(default, "factor of each decay", above=0.0, maximum=1.0)
 
 
-class Constant(Component):
+class Decay(Component):
+    """A decay of the learning rate after the warm-up."""
+
+    implementation = "tf_contrastive.schedules"
+
+
+class Constant(Decay):
     """Stays at the peak."""
 
     name = "constant"
-    implementation = "tf_contrastive.schedules"
 
 
-class Cosine(Component):
+class Cosine(Decay):
     """Half a cosine."""
 
     name = "cosine"
-    implementation = "tf_contrastive.schedules"
 
 
-class Linear(Component):
+class Linear(Decay):
     """A straight line."""
 
     name = "linear"
-    implementation = "tf_contrastive.schedules"
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Exponential(Component):
+class Exponential(Decay):
     """The linear stage of SupCon's code."""
 
     name = "exponential"
-    implementation = "tf_contrastive.schedules"
 
     decay_rate: float = _decay_rate(0.97)
     decay_epochs: float = option(
@@ -49,12 +51,10 @@ class Exponential(Component):
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Piecewise(Component):
+class Piecewise(Decay):
     """He et al. 2016, for 90 or 100 epochs on ImageNet."""
 
     name = "piecewise"
-    implementation = "tf_contrastive.schedules"
 
     decay_rate: float = _decay_rate(0.1)
     boundaries: tuple[float, ...] = option(
@@ -99,14 +99,8 @@ class StageSchedule:
     def check(self, prefix: str = "") -> None:
         """Raises `UserError` for a warm-up or decay outside the run."""
         warmup = resolve_warmup(self.warmup_epochs, self.epochs)
-        if warmup > self.epochs:
-            raise UserError(
-                f"{arg(prefix + 'warmup_epochs', warmup)} is longer than"
-                f" {arg(prefix + 'epochs', self.epochs)}: set at most"
-                f" {arg(prefix + 'warmup_epochs', self.epochs)}"
-            )
-        if isinstance(self.decay, Piecewise):
-            check_boundaries(self.decay.boundaries, warmup, self.epochs, prefix)
+        boundaries = self.decay.arguments().get("boundaries", ())
+        check_epochs(warmup, self.epochs, boundaries, prefix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,20 +125,20 @@ def resolve_warmup(warmup_epochs: float | None, epochs: float) -> float:
     return min(10.0, epochs / 10) if warmup_epochs is None else warmup_epochs
 
 
-def check_boundaries(
-    boundaries: tuple[float, ...],
-    start: float,
-    epochs: float,
-    prefix: str = "",
+def check_epochs(
+    warmup: float, epochs: float, boundaries: Sequence[float], prefix: str = ""
 ) -> None:
-    """Raises `UserError` for epochs at which no learning rate can decay.
-
-    `start` is the end of the warm-up, in epochs.
-    """
+    """Raises `UserError` for a warm-up or decays outside a run."""
+    name = prefix + "warmup_epochs"
+    if not 0 <= warmup <= epochs:
+        raise UserError(
+            f"{arg(name, warmup)}: set {arg(name, 0)} to"
+            f" {arg(prefix + 'epochs', epochs)}"
+        )
     increasing = sorted(set(boundaries)) == list(boundaries)
-    if not increasing or not all(start <= b < epochs for b in boundaries):
+    if not increasing or not all(warmup <= b < epochs for b in boundaries):
         raise UserError(
             f"{arg(prefix + 'boundaries', boundaries)}: use increasing epochs,"
-            f" from {arg(prefix + 'warmup_epochs', start)} to less than"
+            f" from {arg(name, warmup)} to less than"
             f" {arg(prefix + 'epochs', epochs)}"
         )

@@ -36,13 +36,13 @@ SMALL_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
 # ---- The policies ------------------------------------------------------------
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class PolicyDeclaration(Component):
     """Traits of an augmentation policy.
 
     Attributes:
       augments: whether the views of an image differ.
       shares_crop: whether all views of an image begin with the same crop.
+      acts_on_levels: whether all operations round to 256 levels.
       listable: the operations that may be listed, as `names`, in the policy's
         name behind its prefix, if any may.
     """
@@ -50,15 +50,13 @@ class PolicyDeclaration(Component):
     implementation: ClassVar[str] = "tf_contrastive.views.policies"
     augments: ClassVar[bool] = True
     shares_crop: ClassVar[bool] = False
+    acts_on_levels: ClassVar[bool] = False
     listable: ClassVar[tuple[str, ...]] = ()
 
     def sends_levels(self, on_device: bool) -> bool:
-        """Whether the host's views keep their values in 256 levels.
-
-        They do if it has rounded them to levels, or if the operations
-        `on_device` begin with that.
-        """
-        return False
+        """Whether the host's views have 256 levels, or get them `on_device`."""
+        del on_device
+        return self.acts_on_levels
 
 
 class NoAugmentation(PolicyDeclaration):
@@ -68,7 +66,6 @@ class NoAugmentation(PolicyDeclaration):
     augments = False
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class _Cropped(PolicyDeclaration):
     min_crop_area: float = option(
         0.08,
@@ -78,7 +75,6 @@ class _Cropped(PolicyDeclaration):
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Crop(_Cropped):
     """Crop and flip."""
 
@@ -91,7 +87,6 @@ class Crop(_Cropped):
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class _Jittered(_Cropped):
     color_jitter_strength: float = option(
         1.0,
@@ -109,7 +104,6 @@ class _Jittered(_Cropped):
     )
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SimCLR(_Jittered, Crop):
     """SimCLR's policy."""
 
@@ -127,7 +121,6 @@ class Broader(SimCLR):
     name = "broader"
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SimAugment(SimCLR):
     """SimAugment."""
 
@@ -145,28 +138,20 @@ class AutoAugment(Crop):
     """AutoAugment."""
 
     name = "autoaugment"
-
-    def sends_levels(self, on_device: bool) -> bool:
-        """All operations act on levels."""
-        return True
+    acts_on_levels = True
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class RandAugment(Crop):
     """RandAugment."""
 
     name = "randaugment"
+    acts_on_levels = True
 
     # Operations per view, and their magnitude.
     randaugment_layers: int = argument(2, minimum=1, maximum=16)
     randaugment_magnitude: float = argument(10.0, maximum=30.0)
 
-    def sends_levels(self, on_device: bool) -> bool:
-        """All operations act on levels."""
-        return True
 
-
-@dataclasses.dataclass(kw_only=True, eq=False)
 class StackedRandAugment(SimAugment, RandAugment):
     """Stacked RandAugment."""
 
@@ -183,7 +168,6 @@ class StackedRandAugment(SimAugment, RandAugment):
         return on_device and self.stacked_randaugment_order == "paper"
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class _Listing(PolicyDeclaration):
     names: tuple[str, ...] = ()
 
@@ -193,7 +177,6 @@ class _Listing(PolicyDeclaration):
         return self.name + "+".join(self.names)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class SimCLRPlus(_Listing, SimCLR):
     """SimCLR's policy with further operations."""
 
@@ -201,12 +184,10 @@ class SimCLRPlus(_Listing, SimCLR):
     listable = tuple(name for name, lacking in OPERATIONS.items() if lacking)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class Ablation(_Listing, _Jittered, Crop):
-    """Operations on cropped views.
+    """Operations on cropped views, as in SimCLR's figure 5.
 
-    As in SimCLR's figure 5: all views of an image begin with the same crop, the
-    operation crop also flips, and rotate turns by 90, 180 or 270 degrees.
+    The operation crop also flips, and rotate turns by 90, 180 or 270 degrees.
     """
 
     name = "ablation:"
@@ -217,7 +198,6 @@ class Ablation(_Listing, _Jittered, Crop):
     ablation_branch: str = argument("one", choices=("one", "both"))
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class OwnViews(Crop):
     """A function of your own, image -> view, or a Keras layer of images.
 
@@ -234,11 +214,7 @@ class OwnViews(Crop):
 
 
 def own_options(part: Any, given: Iterable[str] = ()) -> dict[str, Any]:
-    """Returns the options of views of your own.
-
-    Raises:
-      UserError: for something that is none.
-    """
+    """Returns the options of views of your own, and refuses anything else."""
     if own.is_layer(part):
         return own.options_of(part, (), given)
     image = next(iter(own.parameters(part)), "") if callable(part) else ""
@@ -310,8 +286,8 @@ def augmentation_name(value: str) -> str | None:
 
 def is_own(augmentation: str) -> bool:
     """Whether a name is that of views of your own, `module:name`."""
-    name, _ = split_name(augmentation)
-    return name not in LISTING and bool(module_of(name))
+    is_listing = augmentation.startswith(tuple(LISTING))
+    return not is_listing and bool(module_of(augmentation))
 
 
 # ---- Preprocessings of evaluation --------------------------------------------
@@ -332,8 +308,8 @@ class Preprocessing:
     """
 
     help: str
-    keeps_aspect: bool
-    crops: bool
+    keeps_aspect: bool = False
+    crops: bool = False
     kernel: str = "triangle"
     keeps_size: bool = False
 
@@ -350,19 +326,15 @@ PREPROCESSINGS: Mapping[str, Preprocessing] = {
     "shorter_side": Preprocessing(
         "resize it to S (bicubic) and keep the centre",
         keeps_aspect=True,
-        crops=False,
         kernel="keyscubic",
     ),
     # SimCLR, appendices B.5 and B.6.
     "squash_crop": Preprocessing(
         "resize both sides to 8/7 S (S up to 64 pixels) and keep the centre",
-        keeps_aspect=False,
         crops=True,
     ),
     # SINCERE's code.
-    "squash": Preprocessing(
-        "resize both sides to S", keeps_aspect=False, crops=False
-    ),
+    "squash": Preprocessing("resize both sides to S"),
 }
 # That of serving.
 DEFAULT_PREPROCESSING = "center_crop"
@@ -442,9 +414,8 @@ class Views:
 
 def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     """Returns the options with the defaults that depend on the data."""
-    defaults: dict[str, Any] = {}
-    if image_size <= CIFAR_STEM_MAX_SIDE:
-        defaults |= SMALL_DEFAULTS
+    is_small = image_size <= CIFAR_STEM_MAX_SIDE
+    defaults = dict(SMALL_DEFAULTS if is_small else {})
     if not facts(image_dataset(dataset)).flip:
         defaults["flip"] = False
     return dataclasses.replace(
@@ -455,13 +426,7 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
 
 
 def resolve_wire_dtype(views: Views, extra_channels: int) -> str:
-    """Returns `wire_dtype` of resolved views with `auto` resolved.
-
-    `extra_channels` are appended to the views.
-
-    Raises:
-      UserError: for uint8, if there are any.
-    """
+    """Returns `wire_dtype` of views to which `extra_channels` are appended."""
     given = views.wire_dtype
     if given == "uint8" and extra_channels:
         raise UserError(

@@ -143,7 +143,7 @@ def _arrange(
     if options.placement == "grid":
         across = options.canvas // options.digit
         # Cells without repetition: those of the smallest random numbers.
-        numbers = random.random_sample([count, options.cells])
+        numbers = random.random_sample([count, across**2])
         cells = np.argsort(numbers, axis=1)[:, : len(sides)]
         where = np.stack([cells // across, cells % across], 2) * options.digit
     else:

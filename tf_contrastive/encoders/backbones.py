@@ -82,11 +82,11 @@ class Keras(declared.Keras, _Backbone):
 
     def _made(self, weights: str | None, **inputs: Any) -> tf.keras.Model:
         make = getattr(tf.keras.applications, self.network)
-        arguments = self.declared_network.arguments
+        arguments = self.library.arguments
         return make(include_top=False, weights=weights, **inputs, **arguments)
 
     def _built(self, images: tf.Tensor) -> tuple[tf.keras.Model, tf.Tensor]:
-        if not self.declared_network.starts_at_first_tensor:
+        if not self.library.starts_at_first_tensor:
             model = self._made(None, input_tensor=images)
             return model, model.output
         inputs = tf.keras.Input(images.shape[1:], dtype=images.dtype)
@@ -124,7 +124,7 @@ class KerasCV(declared.KerasCV, _Backbone):
             )
         import keras_cv  # Here, because the import takes seconds.
 
-        network = self.declared_network
+        network = self.library
         return getattr(keras_cv.models, network.kind)(
             include_rescaling=False,
             input_shape=input_shape,
@@ -183,8 +183,8 @@ def load_weights(
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
     values = [v.numpy() for v in theirs.weights]
-    if backbone.declared_network.blue_first and _equal(
-        standardization, backbone.weights_input
+    if backbone.library.blue_first and _equal(
+        standardization, backbone.library.weights_input
     ):
         values[0] = values[0][:, :, ::-1]
     # The encoder's own layer standardizes: theirs stays without effect.

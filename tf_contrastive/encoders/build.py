@@ -97,7 +97,8 @@ def build(
             " channels), each of at least 1"
         )
     images = tf.keras.Input(image_shape, name="images")
-    x = _standardize(images, mean, std, network.input_scale)
+    scale = network.library.input_scale if network.library else 1.0
+    x = _standardize(images, mean, std, scale)
     x = network(x, synchronized)
     features = {"dtype": "float32", "name": "features"}
     last = tf.keras.layers.Activation("linear", **features)

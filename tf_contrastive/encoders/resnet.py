@@ -175,7 +175,7 @@ class ResNet(declared.ResNet):
 
     def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
         """Maps standardised [N, H, W, K] of a functional model to 4-D maps."""
-        stem = self.resolved(min(images.shape[1:3]))["stem"]
+        stem = self.resolved(min(images.shape[1:3])).stem
         gamma = "zeros" if self.zero_init_residual else "ones"
         layers = _Layers(synchronized, gamma)
         side, stride = (3, 1) if stem == "cifar" else (7, 2)

@@ -47,15 +47,16 @@ _DEFAULTS = Evaluation.protocols
 
 
 # The forms that readers of the file rely on.
+_INTERVAL = (list, type(None))
 ROW_FORM = {
     "encoder": str,
     "protocol": str,
     "variant": str,
     "version": str,
     "top1": files.NUMBER_OR_NONE,
-    "top1_interval": files.is_interval_or_none,
+    "top1_interval": _INTERVAL,
     "top5": files.NUMBER_OR_NONE,
-    "top5_interval": files.is_interval_or_none,
+    "top5_interval": _INTERVAL,
     "examples": int,
     "seconds": (int, float),
     "metrics": dict,

@@ -338,7 +338,9 @@ class OwnViews(declared.OwnViews, Crop):
     ) -> None:
         declared.own_options(part, options)
         self.part, self.options, self.after_crop = part, options, after_crop
-        Crop.__init__(self, image_size, min_crop_area=min_crop_area, flip=flip)
+        Crop.__init__(
+            self, image_size=image_size, min_crop_area=min_crop_area, flip=flip
+        )
 
     @property
     def _crop(self) -> Any:
