@@ -66,11 +66,12 @@ def test_features_equal_those_of_keras(
     for encoder, expected in ((found, BatchNormalization), (plain, kind)):
         norms = [x for x in encoder.submodules if isinstance(x, kind)]
         assert {*map(type, norms)} <= {expected}
-    # Statistics of the batch, as Keras takes them.
-    prepared = preprocess(make_images(side))
-    expected = model(prepared, training=True).numpy().mean((1, 2))
-    h = found(make_images(side) / 255, training=True)
-    assert np.linalg.norm(h - expected) < 1e-3 * np.linalg.norm(expected)
+    # Statistics of the batch, as Keras takes them, of more than two pixels.
+    if side == SIDE:
+        prepared = preprocess(make_images(side))
+        expected = model(prepared, training=True).numpy().mean((1, 2))
+        h = found(make_images(side) / 255, training=True)
+        assert np.linalg.norm(h - expected) < 1e-3 * np.linalg.norm(expected)
 
 
 @pytest.mark.slow
