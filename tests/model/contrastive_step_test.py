@@ -109,17 +109,13 @@ def test_evaluate_updates_nothing():
     # The weights are those of the network alone.
     assert len(model.weights) == sum(len(part.weights) for part in parts)
     before = [w.numpy() for w in model.weights]
+    images = _data()[0][:, 0]
+    np.testing.assert_array_equal(model(images), model.encoder(images))
     data = tf.data.Dataset.from_tensors(_data())
     results = model.evaluate(data, return_dict=True, verbose=0)
     assert 0 < results["contrastive_entropy"] < np.log(_BATCH * _VIEWS)
     for a, b in zip(before, model.weights, strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def test_calling_the_model_encodes_images():
-    model = _model()
-    images = _data()[0][:, 0]
-    np.testing.assert_array_equal(model(images), model.encoder(images))
 
 
 class _SeedAsLoss:
@@ -151,10 +147,8 @@ def test_a_loss_draws_by_the_run_and_the_step():
 @small.encoder()
 def test_cross_entropy_needs_classes():
     run = small.run(loss="cross_entropy", stem="cifar", image_size=_SIDE)
-    model = train.build_model(run, _CLASSES)
-    kernel, bias = model.projection_head.get_weights()
-    assert kernel.shape == (512 // 8, _CLASSES)
-    assert np.std(kernel) > 0 and not bias.any()
+    head = train.build_model(run, _CLASSES).projection_head
+    assert head.get_weights()[0].shape == (512 // 8, _CLASSES)
     with pytest.raises(UserError, match="cross_entropy needs classes"):
         train.build_model(run, None)
 
@@ -322,13 +316,10 @@ def test_an_encoder_that_joins_images_is_refused():
         model.train_on_batch(np.ones([8, 2, _SIDE, _SIDE, 3], np.float32))
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"loss": "mse"}, {"metrics": ["mae"]}, {"loss_weights": [1]}]
-)
-def test_losses_and_metrics_of_keras_are_refused(arguments):
-    (name,) = arguments
+@pytest.mark.parametrize("name", ["loss", "metrics"])
+def test_losses_and_metrics_of_keras_are_refused(name):
     with pytest.raises(ValueError, match=rf"compile\({name}=...\) is not used"):
-        _model().compile("sgd", **arguments)
+        _model().compile("sgd", **{name: ["mae"]})
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -92,10 +92,7 @@ def test_batch_statistics_are_those_of_a_chunk(replicas, norm):
 def test_batches_that_make_no_chunks_are_told():
     model = _model(3)
     model.compile("sgd", "sgd")
-    with pytest.raises(
-        ValueError,
-        match=r"grad_cache_chunks=3 does not divide a replica's batch of 16",
-    ):
+    with pytest.raises(ValueError, match="does not divide a replica's batch"):
         model.fit(tf.data.Dataset.from_tensors(_data()), verbose=0)
     with pytest.raises(ValueError, match="at least 1"):
         _model(0)

@@ -81,15 +81,10 @@ def test_generators_and_sequences_train_as_arrays(size):
             np.testing.assert_allclose(history[name], values, rtol=1e-5)
 
 
-def test_views_alone_may_come_from_a_generator():
-    data = (views for views, _ in _generator())
-    history = _model("ntxent").fit(data, steps_per_epoch=2, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
-
-
 def test_a_fit_may_have_more_views_than_the_one_before():
-    model = _model()
-    model.fit(_generator(), steps_per_epoch=1, verbose=0)
+    model = _model("ntxent")
+    data = (views for views, _ in _generator())
+    model.fit(data, steps_per_epoch=1, verbose=0)
     views = np.concatenate([_VIEWS, _VIEWS[:, :1]], axis=1)
     history = model.fit(views, _LABELS, batch_size=16, verbose=0).history
     assert np.isfinite(history["loss"]).all()
@@ -126,10 +121,8 @@ def test_losses_name_sizes_that_must_be_known(loss, shape):
         graph.get_concrete_function()
 
 
-@pytest.mark.parametrize("images", [33, 34, 35])
-def test_replicas_refuse_a_last_batch_of_another_size(images):
-    views = np.resize(_VIEWS, [images, 2, 8, 8, 3])
-    labels = np.resize(_LABELS, images)
+def test_replicas_refuse_a_last_batch_of_another_size():
+    views, labels = _VIEWS[:34], _LABELS[:34]
     with replicas.strategy(2).scope():
         model = _model()
         with pytest.raises(ValueError, match="drop_remainder"):
@@ -162,9 +155,7 @@ tf.keras.utils.set_random_seed(0)
     "eager": "tf.config.run_functions_eagerly(True)",
     "jit": "tf.config.optimizer.set_jit(True)",
     "float64": "tf.keras.backend.set_floatx('float64')",
-    "epsilon": "tf.keras.backend.set_epsilon(0.01)",
     "float16": "tf.keras.mixed_precision.set_global_policy('mixed_float16')",
-    "placement": "tf.debugging.set_log_device_placement(True)",
 }
 _FIT = """
 import numpy as np

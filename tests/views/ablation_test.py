@@ -181,8 +181,5 @@ def test_an_ablation_changes_one_branch_or_both(branch):
     changed = np.any(result != cropped, axis=(2, 3, 4))
     expected = [True, branch == "both", branch == "both"]
     np.testing.assert_array_equal(changed, [expected] * 6)
-    flat = tf.reshape(cropped, [-1, 32, 32, 3])
-    both = ablation.SOBEL(ablation.SOLARIZE(flat, {}), {})
-    np.testing.assert_array_equal(
-        result[:, 0], tf.reshape(both, result.shape)[:, 0]
-    )
+    both = ablation.SOBEL(ablation.SOLARIZE(cropped[:, 0], {}), {})
+    np.testing.assert_array_equal(result[:, 0], both)

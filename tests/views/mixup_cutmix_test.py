@@ -113,45 +113,6 @@ def test_quantiles_are_those_of_beta(alpha):
     )
 
 
-def _cutmix_fractions(alpha, count):
-    """Larger fractions of Yun et al. 2019, in NumPy, without pixels."""
-    rng = np.random.default_rng(1)
-    half = np.sqrt(1 - rng.beta(alpha, alpha, [count])) / 2
-    sides = []
-    for _ in range(2):
-        center = rng.random([count])
-        sides.append(
-            np.minimum(center + half, 1) - np.maximum(center - half, 0)
-        )
-    return np.maximum(1 - sides[0] * sides[1], sides[0] * sides[1])
-
-
-@pytest.mark.parametrize(
-    ("kind", "alpha"), [("mixup", 0.2), ("mixup", 1.0), ("cutmix", 0.2)]
-)
-def test_fractions_have_the_published_distribution(kind, alpha):
-    # Few pixels would round CutMix's area.
-    count, side = (20_000, 1) if kind == "mixup" else (3_000, 64)
-    mixing = Mixing(2, **{f"{kind}_alpha": alpha})
-    views = tf.zeros([count, 1, side, side, 1])
-    labels = tf.tile([0, 1], [count // 2])
-    _, fractions = mixing(views, labels, _seeds(count))
-    own = np.max(fractions[:, 0], axis=-1)
-    if kind == "cutmix":
-        expected = _cutmix_fractions(alpha, 10 * count)
-        rounding = 1 / side
-    else:
-        fraction = np.random.default_rng(1).beta(alpha, alpha, [10 * count])
-        expected = np.maximum(fraction, 1 - fraction)
-        rounding = 0
-        # The moments of Beta: its variance is 1 / (8 alpha + 4).
-        spread = (own - 0.5) ** 2
-        error = abs(spread.mean() - 1 / (8 * alpha + 4))
-        assert error < 4 * spread.std() / np.sqrt(count)
-    distance = stats.wasserstein_distance(own, expected)
-    assert distance < rounding + 4 * expected.std() / np.sqrt(count)
-
-
 def test_mixup_and_cutmix_each_take_half_of_the_views():
     _, labels = _data(4000)
     views = tf.tile(tf.reshape([0.0, 1.0], [2, 1, 1, 1, 1]), [2000, 1, 6, 6, 1])
