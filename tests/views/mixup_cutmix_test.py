@@ -113,6 +113,17 @@ def test_quantiles_are_those_of_beta(alpha):
     )
 
 
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
+def test_fractions_of_mixup_are_quantiles(alpha):
+    labels = tf.tile([0, 1], [1000])
+    mixing = Mixing(2, mixup_alpha=alpha)
+    _, fractions = mixing(tf.zeros([2000, 1, 1, 1, 1]), labels, _seeds(2000))
+    expected = beta_quantile(_uniforms(2000)[:, 0], alpha).numpy()
+    expected = np.maximum(expected, 1 - expected)
+    own = np.max(fractions[:, 0], axis=-1)
+    np.testing.assert_allclose(own, expected, atol=1e-6)
+
+
 def test_mixup_and_cutmix_each_take_half_of_the_views():
     _, labels = _data(4000)
     views = tf.tile(tf.reshape([0.0, 1.0], [2, 1, 1, 1, 1]), [2000, 1, 6, 6, 1])

@@ -9,7 +9,7 @@ from image_helpers import patches, seeds, uniforms_of, within
 from tf_contrastive import distribution, views
 from tf_contrastive.base import errors
 from tf_contrastive.config.views import OPERATIONS
-from tf_contrastive.views import prng, warp
+from tf_contrastive.views import prng
 
 # Every operation of every policy, and each form of the colour jitter.
 POLICIES = {
@@ -220,56 +220,6 @@ def test_forms_for_tpus_make_the_same_views_with_rounded_products(
         np.testing.assert_allclose(made, expected, atol=1e-4)
     else:
         check_views_of_a_device(made, expected)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        case
-        if case in ("stacked_randaugment", "broader")
-        else pytest.param(case, marks=pytest.mark.slow)
-        for case in views.POLICIES
-    ],
-)
-def test_graphs_for_tpus_are_float32_of_static_shapes(case, monkeypatch):
-    monkeypatch.setattr(distribution, "on_tpu", lambda: True)
-    policy = build(case, 32)
-    trace = tf.function(
-        lambda x, k: policy.photometric(x, k, static=True, view=k[:, 0]),
-        [
-            tf.TensorSpec([4, 32, 32, 3], tf.float32),
-            tf.TensorSpec([4, 2], tf.int32),
-        ],
-        autograph=False,
-    )
-    graph = trace.get_concrete_function().graph.as_graph_def()
-    nodes = [*graph.node]
-    for function in graph.library.function:
-        nodes += function.node_def
-    wide = {tf.float64.as_datatype_enum, tf.int64.as_datatype_enum}
-    for node in nodes:
-        types = {value.type for value in node.attr.values()}
-        assert tf.float64.as_datatype_enum not in types, node
-        # Of dynamic shape, or one pixel at a time.
-        slow = ("Where", "DynamicPartition", "GatherNd", "DenseBincount")
-        assert node.op not in slow, node
-        assert node.op not in ("TopKV2", "Unique") or not types & wide, node
-
-
-def test_displacements_of_a_device_are_those_of_the_host(monkeypatch):
-    operation = warp.Warp(1.0)
-    uniforms = prng.uniform(seeds(20), operation.streams)["warp"]
-    points = [[i, j] for i in (75.0, 149.0) for j in (75.0, 149.0)]
-
-    def displaced(dtype, static):
-        grid = tf.constant([points], dtype)
-        shifts = operation.displacements(tf.cast(uniforms, dtype), 224)
-        return warp.flow(grid, grid + shifts, 224, static)
-
-    expected = displaced(tf.float64, False)
-    bfloat16_products(monkeypatch)
-    assert np.abs(expected).max() > 40
-    np.testing.assert_allclose(displaced(tf.float32, True), expected, atol=0.02)
 
 
 def test_views_are_equal_in_groups_that_fit_in_the_cache():
