@@ -115,13 +115,10 @@ def test_the_first_bad_step_and_its_replicas_are_named(replicas, replica):
     assert noted[1].replicas == (replica,)
     # The others followed later.
     assert noted[3] == dataclasses.replace(noted[1], count=2)
-
-
-def test_a_gradient_that_is_not_finite_is_noted_where_the_loss_is():
-    strategy = on_replicas.strategy(1)
+    # A gradient counts as the loss does.
     model = _model(strategy)
-    _recorded(strategy, model, [0.5])
-    assert _recorded(strategy, model, [0.5], np.inf).step == 2
+    _recorded(strategy, model, good)
+    assert _recorded(strategy, model, good, np.inf).step == 2
 
 
 class _Kept:

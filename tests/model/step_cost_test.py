@@ -1,18 +1,16 @@
 """What a traced step costs on accelerators: collectives, whole activations."""
 
-import functools
 import math
 
 import pytest
 import small
 import tensorflow as tf
 from tensorflow.python.distribute import mirrored_run, mirrored_strategy
-from tensorflow.python.framework import kernels
 
 from tf_contrastive import distribution, encoders, heads, losses, optimizers
 from tf_contrastive.distribution import batch_normalization
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import ContrastiveModel, networks
+from tf_contrastive.model import ContrastiveModel
 
 # These write nothing.
 _ALIASES = {"Identity", "IdentityN", "Placeholder", "StopGradient"}
@@ -30,13 +28,13 @@ def _collectives(graph):
     return sum(op.type == "CollectiveReduceV2" for op in operations) / 2
 
 
-def _model(loss="supcon", similarity_products="auto"):
+def _model(loss="supcon"):
     moco = {"momentum": 0.9, "queue_size": 64} if loss == "moco" else {}
     with small.encoder():
         return ContrastiveModel(
             encoders.build("resnet10", image_shape=(8, 8, 3), width=0.125),
             heads.build("mlp", output=8),
-            losses.build(loss, similarity_products=similarity_products),
+            losses.build(loss),
             heads.LinearProbe(10),
             online_knn_size=64,
             **moco,
@@ -58,58 +56,6 @@ def test_collectives_of_a_step_are_two_per_normalization_and_seven():
     # The projections and their gradient, labels, counted anchors, metrics;
     # online kNN's features and labels.
     assert found <= 2 * layers + 7
-
-
-@functools.cache
-def _gpu_kernels(operation):
-    found = kernels.get_registered_kernels_for_op(operation).kernel
-    return [k for k in found if k.device_type in ("GPU", "DEFAULT")]
-
-
-def _has_gpu_kernel(node):
-    return any(
-        all(
-            node.attr[c.name].type in c.allowed_values.list.type
-            for c in kernel.constraint
-            if c.allowed_values.list.type
-        )
-        for kernel in _gpu_kernels(node.op)
-    )
-
-
-# TensorFlow's own, of which the functions that they call have kernels.
-_CALLS = {"PartitionedCall", "StatefulPartitionedCall", "Placeholder"}
-_CALLS |= {"While", "StatelessWhile", "If", "StatelessIf"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["supcon", "moco"])
-def test_every_operation_of_a_step_has_a_gpu_kernel(loss):
-    with networks.precision("mixed_bfloat16"):
-        model = _model(loss, similarity_products="split")
-        model.compile(optimizers.LARS(1.0))
-        step = tf.function(lambda: model.train_step(_DATA))
-        graph = step.get_concrete_function().graph.as_graph_def()
-    nodes = [*graph.node]
-    nodes += [node for f in graph.library.function for node in f.node_def]
-    # Of assertions, which take them on the host, and which XLA drops.
-    texts = {
-        name.partition(":")[0]
-        for node in nodes
-        if node.op == "Assert"
-        for name in node.input[1:]
-    }
-    texts = {n.name for n in nodes if n.op == "Const" and n.name in texts}
-    missing = {
-        (node.op, node.name)
-        for node in nodes
-        if node.op not in _CALLS
-        and not _has_gpu_kernel(node)
-        and node.name not in texts
-    }
-    assert len(nodes) > 1000 and not missing
-    # These would live on the CPU.
-    assert tf.int32 not in {v.dtype for v in model.variables}
 
 
 @pytest.mark.slow
