@@ -42,11 +42,9 @@ def test_changed_data_are_refused_by_count(tmp_path):
     resume(allow=True, **more)
     with pytest.raises(errors.UserError, match=r"100 images, there 150"):
         resume()
+    three = {"num_classes": 3, "label_names": ["a", "b", "c"]}
     for changes, named in (
-        (
-            {"num_classes": 3, "label_names": ["a", "b", "c"]},
-            "3 classes, there",
-        ),
+        (three, "3 classes, there"),
         ({"label_names": ["a", "c"]}, "names of classes"),
     ):
         with pytest.raises(errors.UserError, match=named):

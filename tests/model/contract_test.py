@@ -190,7 +190,7 @@ def test_replicas_change_no_gradient(replicas):
 
 @pytest.mark.parametrize(
     "feature",
-    [name for name, x in FEATURES.items() if "grad_cache_chunks" in x],
+    [n for n, x in FEATURES.items() if "grad_cache_chunks" in x],
 )
 def test_chunks_change_nothing(feature, monkeypatch):
     found = _trained(feature)
