@@ -15,14 +15,11 @@ _LABELS = np.array([0, 0, 1, 1])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("where", [1, (1, 0, 3)])
 @pytest.mark.parametrize("name", [n for n in LOSSES if n != "moco"])
-def test_non_finite_projections_are_not_hidden(name, bad, whole):
+def test_non_finite_projections_are_not_hidden(name, bad, where):
     z = np.random.default_rng(0).normal(size=[4, 2, 8]).astype(np.float32)
-    if whole:
-        z[1] = bad
-    else:
-        z[1, 0, 3] = bad
+    z[where] = bad
     assert not np.isfinite(losses.build(name)(z, _LABELS))
 
 
@@ -104,7 +101,6 @@ def test_labels_that_make_no_classes_are_refused(name, labels, text):
     ("loss", "options"),
     [
         ("ntxent", {}),
-        ("supcon", {}),
         ("supcon_in", {}),
         ("supcon", {"scale_by_temperature": True, "temperature": 0.2}),
     ],

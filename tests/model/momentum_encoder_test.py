@@ -136,11 +136,8 @@ def _branch(queue_size=10, **options):
     images = tf.keras.Input([3])
     encoder = tf.keras.Model(images, tf.keras.layers.Dense(4)(images))
     head(encoder.output)
-    return KeyBranch(
-        encoder,
-        head,
-        **{"momentum": 0.9, "queue_size": queue_size, **options},
-    )
+    options |= {"momentum": 0.9, "queue_size": queue_size}
+    return KeyBranch(encoder, head, **options)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -188,10 +185,7 @@ def test_batches_of_unknown_size():
         ({"queue_size": 0}, "queue_size=0: must be at least 1"),
         ({"momentum": None}, "the loss takes keys"),
         ({"loss": "ntxent"}, "makes keys, which the loss does not take"),
-        (
-            {"loss": "ntxent", "momentum": None},
-            "queue_size=20 needs a momentum",
-        ),
+        ({"loss": "ntxent", "momentum": None}, "=20 needs a momentum"),
         ({"queue_size": 7}, "queue_size=7 is less than the 8 images"),
         ({"views": 3}, "3 views per image: with a momentum there must be 2"),
     ],

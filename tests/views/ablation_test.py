@@ -13,14 +13,10 @@ from tf_contrastive import views
 from tf_contrastive.views import ablation, crops, prng, selection
 
 
+# Chen et al. 2020, figure 4; its table 3, and Khosla et al. 2020, 10.2.
 @pytest.mark.parametrize(
     ("turned", "degrees"),
-    [
-        # Chen et al. 2020, figure 4.
-        (True, (90, 180, 270)),
-        # Its table 3; Khosla et al. 2020, supplement, 10.2, without angles.
-        (False, (0, 90, 180, 270)),
-    ],
+    [(True, (90, 180, 270)), (False, (0, 90, 180, 270))],
 )
 def test_rotations_are_quarter_turns(turned, degrees):
     operation = ablation.Rotate(turned)
