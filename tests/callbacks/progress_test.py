@@ -2,7 +2,6 @@
 
 import fcntl
 import io
-import itertools
 import os
 import re
 import struct
@@ -96,23 +95,5 @@ def test_redrawn_lines_fit_the_terminal(columns, monkeypatch):
     assert all(len(row) < columns and "\n" not in row for row in rows)
     # The line of the epoch has everything.
     assert "step 1,000/100,000" in last and "val loss" in last
-    fits = {
-        20: ["epoch 1/100"],
-        140: ["step", "probe", "online 1NN", "images/s", "ETA", "wait"],
-    }
-    assert all(part in rows[-1] for part in fits[columns]), rows[-1]
-
-
-def test_speed_and_time_left_do_not_jump(monkeypatch):
-    """The first step is traced for a minute, and every tenth takes longer."""
-    terminal = _Terminal()
-    training = _Training(terminal, monkeypatch, steps=200)
-    for _ in training.epoch(
-        lambda step: 60.0 if step == 0 else 3.0 if step % 10 == 0 else 0.5
-    ):
-        pass
-    speeds = re.findall(r"([\d,]+) images/s", terminal.getvalue())
-    speeds = [float(speed.replace(",", "")) for speed in speeds]
-    # 10 steps in 7.5 seconds, 341 images/s on average.
-    assert 300 < sum(speeds[20:]) / len(speeds[20:]) < 420
-    assert all(0.7 < b / a < 1.4 for a, b in itertools.pairwise(speeds[20:]))
+    assert rows[-1].startswith("epoch 1/100")
+    assert ("online 1NN" in rows[-1]) == (columns > 100)

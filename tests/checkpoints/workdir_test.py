@@ -44,12 +44,11 @@ def test_options_that_are_cut_off_are_refused(original, tmp_path):
 
 
 def test_a_flagfile_of_a_user_is_no_run(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
-    (run / "config.flags").write_text("--dataset=digits\n--nostandardize\n")
-    _refused(run)
-    (run / "config.flags").write_text("--dataset=digits\n--batch_size=100\n")
-    _refused(run)
+    run = shutil.copytree(original, tmp_path / "run")
+    for option in ("nostandardize", "batch_size=100"):
+        path = run / "config.flags"
+        path.write_text(f"--dataset=digits\n--{option}\n")
+        _refused(run)
 
 
 def test_how_data_are_read_may_be_said_later(original):

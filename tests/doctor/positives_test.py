@@ -42,7 +42,7 @@ def test_expected_positives_equal_the_mean_over_all_batches(views, batch):
     )
 
 
-@pytest.mark.parametrize("batch", [2, 3, 4, 7, 9])
+@pytest.mark.parametrize("batch", [2, 4, 7, 9])
 def test_expected_positives_of_balanced_classes(batch):
     classes = np.arange(batch) % 3
     same = (classes[:, None] == classes).sum(1) - 1

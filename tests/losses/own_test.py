@@ -28,13 +28,6 @@ class _Gap(losses.ContrastiveLoss):
         return self.scale * _gap(projections)
 
 
-class _Seeded(losses.ContrastiveLoss):
-    needs_labels = True
-
-    def call(self, projections, labels, seed):
-        return tf.cast(seed[1], tf.float32) + 0 * tf.reduce_sum(projections)
-
-
 def _branch(z):
     if tf.reduce_sum(z) > 100:  # By AutoGraph.
         z = 2 * z
@@ -66,7 +59,6 @@ class _Callable:
         (losses.FunctionLoss(_Callable()), True, 8.0),
         (losses.FunctionLoss(lambda z, seed=0, y=None: seed[0]), False, 7.0),
         (_Gap(scale=0.5), False, _MEAN / 2),
-        (_Seeded(), True, 8.0),
         # Of each image.
         (losses.FunctionLoss(lambda z: _gap(z)[:, 0]), False, _MEAN),
         (losses.FunctionLoss(_branch), False, _MEAN),
@@ -153,7 +145,6 @@ def _model(loss, **options):
     [
         (lambda z: _MINE * _gap(z), "the variable mine:0"),
         (lambda z: 1.0, "no gradient of the loss reaches the encoder"),
-        (lambda z: tf.cast(_gap(z), tf.int32), "no gradient"),
         (lambda z: tf.numpy_function(np.mean, [z], tf.float32), "unknown"),
     ],
 )

@@ -176,26 +176,6 @@ def test_compiles_to_the_same_numbers(name):
     assert _error(compiled, gradient) < 1e-5
 
 
-def test_the_graph_does_not_grow_with_the_batch():
-    loss = losses.build("sincere", block_size=8)
-
-    def nodes(batch):
-        @tf.function
-        def both(z, labels):
-            with tf.GradientTape() as tape:
-                tape.watch(z)
-                value = loss(z, labels)
-            return tape.gradient(value, z)
-
-        graph = both.get_concrete_function(
-            tf.TensorSpec([batch, 2, 4]), tf.TensorSpec([batch], tf.int32)
-        ).graph.as_graph_def()
-        functions = graph.library.function
-        return len(graph.node) + sum(len(f.node_def) for f in functions)
-
-    assert nodes(4096) < 1.1 * nodes(16)
-
-
 def test_metrics_are_of_the_global_batch():
     labels = _LABELS
     z = _INPUTS @ _WEIGHTS

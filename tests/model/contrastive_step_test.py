@@ -209,11 +209,9 @@ def test_a_batch_counts_by_its_images():
     views = tf.data.Dataset.from_tensor_slices(views.astype(np.float32))
     data = views.batch(32)
     assert [len(batch) for batch in data] == list(sizes)
-    expected = pytest.approx(6 / 70, rel=1e-5)
-    assert model.evaluate(data, return_dict=True, verbose=0)["loss"] == expected
+    expected = [pytest.approx(6 / 70, rel=1e-5)]
     history = model.fit(data, validation_data=data, verbose=0).history
-    assert history["loss"] == [expected]
-    assert history["val_loss"] == [expected]
+    assert history["loss"] == history["val_loss"] == expected
 
 
 @functools.cache
@@ -233,7 +231,6 @@ def _compiled(*signature):
         ("255", None, "and are floats"),
         ("int32", None, "views of type int32: must be floats"),
         ("1 channel", None, "encoder takes images of shape .16, 16, 3."),
-        ("4 channels", None, "encoder takes images of shape .16, 16, 3."),
         ("float", "one_hot", "the probe takes integers"),
         ("float", "float", "the probe takes integers|must be int"),
         ("float", "from_1", "labels must be integers from 0 to"),
@@ -249,7 +246,6 @@ def test_other_values_are_refused(views, labels, text):
         "255": pixels * np.float32(255),
         "int32": np.int32(pixels * 255),
         "1 channel": pixels[..., :1],
-        "4 channels": pixels[..., [0, 1, 2, 0]],
     }[views]
     targets = {
         None: ids,

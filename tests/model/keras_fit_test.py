@@ -16,27 +16,17 @@ _VIEWS = np.random.default_rng(0).random([48, 2, 8, 8, 3]).astype(np.float32)
 _LABELS = np.arange(48) % 4
 
 
+_GLOROT = tf.keras.initializers.GlorotUniform(1)
+
+
 def _encoder(size=8):
-    return tf.keras.Sequential(
-        [
-            tf.keras.layers.Conv2D(
-                4, 3, input_shape=(size, size, 3), kernel_initializer="ones"
-            ),
-            tf.keras.layers.GlobalAveragePooling2D(),
-        ]
-    )
+    images = tf.keras.Input((size, size, 3))
+    x = tf.keras.layers.Conv2D(4, 3, kernel_initializer="ones")(images)
+    return tf.keras.Model(images, tf.keras.layers.GlobalAveragePooling2D()(x))
 
 
 def _model(loss="supcon", size=8):
-    head = tf.keras.Sequential(
-        [
-            tf.keras.layers.Dense(
-                8,
-                input_shape=(4,),
-                kernel_initializer=tf.keras.initializers.GlorotUniform(1),
-            )
-        ]
-    )
+    head = tf.keras.layers.Dense(8, kernel_initializer=_GLOROT)
     model = ContrastiveModel(_encoder(size), head, losses.build(loss))
     model.compile(optimizer=optimizers.LARS(0.1))
     return model

@@ -30,13 +30,9 @@ PUBLISHED = """
 
 
 def test_autoaugment_has_the_published_sub_policies():
+    form = r"\((\w+),([\d.]+),(\d+)\)"
     parsed = tuple(
-        tuple(
-            (name, float(fraction), int(level))
-            for name, fraction, level in re.findall(
-                r"\((\w+),([\d.]+),(\d+)\)", pair
-            )
-        )
+        tuple((name, float(p), int(n)) for name, p, n in re.findall(form, pair))
         for pair in PUBLISHED.split("|")
     )
     assert len(parsed) == 25

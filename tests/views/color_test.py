@@ -1,6 +1,7 @@
 """Operations of colour, each against an oracle."""
 
 import colorsys
+import functools
 import itertools
 
 import numpy as np
@@ -83,20 +84,16 @@ def torchvision_jitter(image, steps):
     """The formulas of torchvision's documentation, in float64."""
     gray = np.array([0.2989, 0.587, 0.114])
     for name, value in steps:
-        if name == "brightness":
-            image = value * image
-        elif name == "contrast":
-            image = value * image + (1 - value) * (image @ gray).mean()
-        elif name == "saturation":
-            image = value * image + (1 - value) * (image @ gray)[..., None]
-        else:
-            image = np.array(
-                [
-                    [turned(pixel, value) for pixel in row]
-                    for row in np.clip(image, 0, 1)
-                ]
-            )
-        image = np.clip(image, 0, 1)
+        if name == "hue":
+            turn = functools.partial(turned, value=value)
+            image = np.apply_along_axis(turn, -1, image)
+            continue
+        other = {
+            "brightness": 0.0,
+            "contrast": (image @ gray).mean(),
+            "saturation": (image @ gray)[..., None],
+        }[name]
+        image = np.clip(value * image + (1 - value) * other, 0, 1)
     return image
 
 

@@ -37,9 +37,8 @@ def _uniforms(images):
     return prng.uniform(_seeds(images)[:, 0], {"mixing": 5})["mixing"].numpy()
 
 
-def _keras_cv(layer, images, labels, monkeypatch, draws_of_layer):
+def _keras_cv(layer, images, labels, monkeypatch, fractions, *centers):
     """What KerasCV makes of a batch with given draws, and neighbours' order."""
-    fractions, *centers = draws_of_layer
     order = tf.constant(_neighbours(np.arange(len(images))))
     layer._sample_from_beta = lambda alpha, beta, shape: tf.constant(fractions)
     given = iter(centers)
@@ -63,9 +62,9 @@ def test_cutmix_equals_keras_cv_with_the_same_draws(side, monkeypatch):
     )
 
     def keras_cv(images):
-        return _keras_cv(
-            CutMix(1.0), images, labels, monkeypatch, [fraction, top, left]
-        )["images"].numpy()
+        draws = fraction, top, left
+        made = _keras_cv(CutMix(1.0), images, labels, monkeypatch, *draws)
+        return made["images"].numpy()
 
     # The larger part is the image's own: pasted into it, or it into the other.
     own = views[:, 0].numpy()

@@ -239,10 +239,8 @@ def test_views_are_equal_in_groups_that_fit_in_the_cache():
     [
         ("simclrr", {}, "augmentation=simclrr.*did you mean simclr"),
         ("ablation:bluur", {}, "did you mean blur"),
-        ("ablation:blur+blur", {}, "distinct operations"),
         ("ablation", {}, "ablation:OP"),
         ("simclr", {"blurr": True}, "'blurr': did you"),
-        ("crop", {"blur": True}, "option of crop 'blur'"),
         ("simclr", {"image_size": 0}, "image_size=0"),
     ],
 )
@@ -252,13 +250,9 @@ def test_invalid_options_are_named(name, options, match):
 
 
 def test_images_of_another_type_or_shape_are_refused():
-    for image in (
-        np.zeros((8, 8, 3), np.float32),
-        np.zeros((8, 8, 1), np.uint8),
-        np.zeros((2, 8, 8, 3), np.uint8),
-    ):
+    for shape, dtype in (((8, 8, 3), "f"), ((8, 8, 1), "B"), ((2, 8, 3), "B")):
         with pytest.raises(errors.UserError, match="pass uint8"):
-            views.evaluation(8)(image)
+            views.evaluation(8)(np.zeros(shape, dtype))
     with pytest.raises(errors.UserError, match="pass uint8"):
         views.Crop(8).batch(np.zeros((8, 8, 3), np.uint8), seeds(8))
     with pytest.raises(errors.UserError, match="views=0"):
