@@ -56,7 +56,7 @@ def _round_factors(monkeypatch, name):
 
 
 def _value_and_gradient(function, z):
-    z = tf.constant(z)
+    z = tf.convert_to_tensor(z)
     with tf.GradientTape() as tape:
         tape.watch(z)
         value = function(z)
