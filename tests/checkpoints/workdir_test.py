@@ -25,8 +25,7 @@ def _refused(run):
 
 @pytest.mark.slow
 def test_options_that_are_cut_off_are_refused(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
+    run = shutil.copytree(original, tmp_path / "run")
     path = run / "config.flags"
     lines = path.read_text().splitlines(True)
     assert len(lines) > 80
@@ -82,8 +81,7 @@ def test_weights_of_another_pool_are_refused(kind, tmp_path):
 
 
 def test_checkpoints_of_another_version_are_refused(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
+    run = shutil.copytree(original, tmp_path / "run")
     path = run / "checkpoints" / "metadata.json"
     metadata = json.loads(path.read_text())
     for version, changes in (

@@ -138,9 +138,8 @@ def test_scalars_are_in_groups(server):
 
 def test_views_are_below_their_images(server, runs):
     tags = server.get("plugin/images/tags")
-    (about_grid,) = server.get(
-        "plugin/images/images", run="a/events", tag="views", sample=0
-    )
+    query = {"run": "a/events", "tag": "views", "sample": 0}
+    (about_grid,) = server.get("plugin/images/images", **query)
     assert "views" in tags["a/events"] and about_grid["step"] == 0
     png = server.bytes(f"plugin/images/individualImage?{about_grid['query']}")
     shown = Image.open(io.BytesIO(png))

@@ -32,11 +32,8 @@ def test_a_view_depends_on_its_seed_alone():
     change = found - crops.batch(_IMAGES, _SEEDS).numpy()
     deltas = change.reshape(5, -1).mean(1)
     assert len(set(deltas.round(4))) == 5 and abs(deltas).max() <= 0.4
-    np.testing.assert_allclose(
-        change,
-        np.broadcast_to(deltas[:, None, None, None], change.shape),
-        atol=1e-5,
-    )
+    change -= deltas[:, None, None, None]
+    np.testing.assert_allclose(change, np.zeros_like(change), atol=1e-5)
     in_graph = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
     np.testing.assert_array_equal(next(iter(in_graph)), found)
 
@@ -52,14 +49,8 @@ def test_a_function_makes_the_whole_view():
     assert policy.halvings(8000, 8000, policy.numbers(_SEEDS)) == 0
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        tf.keras.layers.RandomFlip("horizontal"),
-        tf.keras.Sequential([tf.keras.layers.RandomContrast(0.5)]),
-    ],
-)
-def test_a_keras_layer_changes_the_crops(layer):
+def test_a_keras_layer_changes_the_crops():
+    layer = tf.keras.Sequential([tf.keras.layers.RandomContrast(0.5)])
     policy = views.build(layer, image_size=_SIZE, flip=False)
     data = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
     found = next(iter(data))

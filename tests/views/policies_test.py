@@ -91,8 +91,7 @@ def test_operations_change_their_fraction_of_the_views(case):
     ],
 )
 def test_views_do_not_depend_on_batch_threads_or_parts(case):
-    # Large images, which are averaged.
-    images, keys = patches(7, 140), seeds(7)
+    images, keys = patches(7, 140), seeds(7)  # Large: they are averaged.
     policy = build(case, 33)
     # Graphs round the blends of these differently in the last bit.
     atol = 1e-6 if case in ("pytorch", "shuffled") else 0
@@ -105,9 +104,8 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
     # Of two images no operation was drawn: views of an ablation share the crop.
     assert distinct == {"none": 7, "ablations": 12}.get(case, 14)
     # In other batches, on several threads, in a graph.
-    data = tf.data.Dataset.from_tensor_slices((images, keys))
-    batches = data.batch(3).map(make_views, 4)
-    result = np.concatenate(list(batches.as_numpy_iterator()))
+    data = tf.data.Dataset.from_tensor_slices((images, keys)).batch(3)
+    result = tf.concat(list(data.map(make_views, 4)), 0)
     np.testing.assert_allclose(result, eager, rtol=0, atol=atol)
     # Alone, and in a graph for images of any size.
     signature = [
