@@ -21,7 +21,6 @@ from checkpoint_helpers import (
 
 from tf_contrastive import checkpoints
 from tf_contrastive.base import errors
-from tf_contrastive.distribution import failures
 
 
 def test_changed_data_are_refused_by_count(tmp_path):
@@ -163,24 +162,6 @@ def test_a_save_notices_that_the_folder_is_another(change, tmp_path):
         assert not folder.exists()
     if change == "replaced":
         assert sorted(folder.rglob("*")) == before
-
-
-def test_a_lost_worker_is_not_a_full_disk(tmp_path, monkeypatch):
-    saver = open_checkpoints(tmp_path)
-    monkeypatch.setattr(failures, "_others", (("127.0.0.1", 1),))
-    for text, status in (
-        ("Collective ops is aborted by: Socket closed", 42),
-        ("ckpt-0_temp/part-0; No space left on device", 2),
-    ):
-
-        def write(*_, text=text):
-            raise tf.errors.ResourceExhaustedError(None, None, text)
-
-        monkeypatch.setattr(tf.train.Checkpoint, "write", write)
-        with pytest.raises(errors.UserError) as raised:
-            saver.save()
-        assert raised.value.status == status
-        assert ("free some space" in str(raised.value)) == (status == 2)
 
 
 def test_checkpoints_do_not_depend_on_the_replicas(tmp_path):

@@ -62,13 +62,11 @@ def test_how_data_are_read_may_be_said_later(original):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["run", "export"])
-def test_weights_of_another_pool_are_refused(kind, tmp_path):
+def test_weights_of_another_pool_are_refused(tmp_path):
     options = {"width": 0.03125, "stem": "imagenet", "image_size": 32}
     path = str(tmp_path / "run")
     saved_run.make(path, branches=True, pool_padding="symmetric", **options)
-    if kind == "export":
-        path = exporting.export(path, str(tmp_path / "export"))
+    path = exporting.export(path, str(tmp_path / "export"))
     run = fields.replace(
         checkpoints.check_run(str(tmp_path / "run")),
         workdir=str(tmp_path / "new"),

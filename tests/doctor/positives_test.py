@@ -23,8 +23,8 @@ def _expected(labels=_LABELS, **changes):
 def _enumerated(views, batch):
     """(positives, negatives, fraction without) over all possible batches."""
     anchors = []
-    for rows in itertools.combinations(range(len(_LABELS)), batch):
-        labels = np.repeat(_LABELS[list(rows)], views)
+    for images in itertools.combinations(_LABELS, batch):
+        labels = np.repeat(images, views)
         same = labels[:, None] == labels
         anchors += [(row.sum() - 1, (~row).sum()) for row in same]
     anchors = np.array(anchors)

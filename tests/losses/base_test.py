@@ -39,7 +39,6 @@ _COLUMN = np.arange(4)[:, np.newaxis]
         (lambda: losses.NTXent()(_GOLDEN[0]), r"must be floating \[B"),
         (lambda: losses.Margin()(np.ones([4, 3, 2])), "projections have 3"),
         (lambda: _LOGITS(_GOLDEN, np.ones([4, 3])), "labels of 3 classes"),
-        (lambda: _LOGITS(_GOLDEN, np.ones([4, 2, 3])), "labels of 3 classes"),
         (lambda: losses.MoCo()(_GOLDEN), r"needs keys \[B, V, P\]"),
         (
             lambda: losses.build("swd_normal").per_anchor(_GOLDEN),

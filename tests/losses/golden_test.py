@@ -44,7 +44,6 @@ _MEANS = [
 ]
 _OTHER_VIEW = {"negatives": "other_view"}
 _SEMI_HARD = {"negatives": "other_view", "mining": "semi_hard"}
-_NO_TEMPERATURE = ("margin", "triplet", "cross_entropy")
 _FROM_FIRST_VIEW = [
     # (mean over the anchors of the first view, loss, options)
     _case(0.5393707569, "ntxent", **_OTHER_VIEW),
@@ -59,9 +58,7 @@ _FROM_FIRST_VIEW = [
 
 
 def _options(name, options):
-    if name in _NO_TEMPERATURE:
-        return options
-    return {"temperature": 0.5, **options}
+    return options if name == "margin" else {"temperature": 0.5, **options}
 
 
 def _exact(actual, expected):

@@ -112,7 +112,6 @@ def server(runs):
 
 
 def _points(server, run, tag):
-    """Step -> value."""
     points = server.get("plugin/scalars/scalars", run=run, tag=tag)
     return {step: value for _, step, value in points}
 
@@ -301,13 +300,13 @@ def test_the_profile_covers_the_requested_steps(runs):
     folder, _ = runs
     (file,) = (folder / "a" / "events" / "plugins").rglob("*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(file.read_bytes())
-    steps = 0
-    for plane in space.planes:
-        for line in plane.lines:
-            for event in line.events:
-                name = plane.event_metadata[event.metadata_id].name
-                # One an execution, of Keras.
-                steps += name == "train"
+    # One an execution, of Keras.
+    steps = sum(
+        plane.event_metadata[event.metadata_id].name == "train"
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+    )
     assert 1 <= steps <= 2
     assert not (folder / "b" / "events" / "plugins").exists()
 

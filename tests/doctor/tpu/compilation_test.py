@@ -43,10 +43,8 @@ _SMALL = {
 
 
 def _inspect(options):
-    compilation = options.compilation
-    return tpu.inspect(
-        options, compilation.compile_for, compilation.compile_python
-    )
+    chosen = options.compilation
+    return tpu.inspect(options, chosen.compile_for, chosen.compile_python)
 
 
 def _options(**options):
@@ -278,9 +276,7 @@ def _forms():
     # Of each form, the one with the largest batch per core.
     forms = {
         table.form(run, 0): name
-        for name, (run, _) in sorted(
-            _RECIPES.items(), key=lambda item: item[1][1]
-        )
+        for name, (run, _) in sorted(_RECIPES.items(), key=lambda x: x[1][1])
     }
     return cover.cover({name: form for form, name in forms.items()})
 
@@ -301,9 +297,7 @@ _needs_compiler = pytest.mark.skipif(
 def _check_instructions(program):
     module = hlo_pb2.HloModuleProto.FromString(program)
     instructions = [i for c in module.computations for i in c.instructions]
-    assert any(
-        i.custom_call_target == compiler.ALL_REDUCE for i in instructions
-    )
+    assert compiler.ALL_REDUCE in {i.custom_call_target for i in instructions}
     for instruction in instructions:
         shape = instruction.shape
         assert shape.element_type != xla_data_pb2.F64, instruction
@@ -340,8 +334,7 @@ def test_a_step_compiles_for_a_tpu():
     assert 0 < whole["collectives"] < whole["collectives_before"]
     assert whole["cycles"] and whole["generated_code"]
     # The same program, left before its code is generated.
-    same = {name for name in plan if name not in ("memory", "bytes")}
-    assert {n: plan[n] for n in same} == {n: whole[n] for n in same}
+    for name in plan.keys() - {"memory", "bytes"}:
+        assert plan[name] == whole[name], name
     assert plan["memory"] == pytest.approx(whole["memory"], abs=2**20)
-    # A program this small is moved about more than it computes.
     assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.05)
