@@ -117,10 +117,9 @@ def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
 
 def test_an_object_store_has_a_lock_too(monkeypatch):
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
-    folder = "ram://lock"
-    with checkpoints.FolderLock(folder):
-        assert files.entries(folder, r".*\.lock")
-    assert not files.entries(folder, r".*\.lock")
+    with checkpoints.FolderLock("ram://lock"):
+        assert files.entries("ram://lock", r".*\.lock")
+    assert not files.entries("ram://lock", r".*\.lock")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,6 @@ def test_a_damaged_lock_is_an_error_that_names_it(changes, tmp_path):
         file.write_text("[1, ")
     before = file.read_bytes()
     lock = checkpoints.FolderLock(str(tmp_path))
-    for use in (lock.check, lock.__enter__):
-        with pytest.raises(errors.UserError, match=r"pretrain\.lock"):
-            use()
+    with pytest.raises(errors.UserError, match=r"pretrain\.lock"):
+        lock.check()
     assert file.read_bytes() == before

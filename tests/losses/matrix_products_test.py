@@ -139,7 +139,7 @@ def test_sliced_wasserstein(name, monkeypatch):
         return _value_and_gradient(
             lambda h: generalized.sliced_wasserstein(h, *others, **options),
             tf.constant(h, dtype),
-        )[1]
+        )[1].numpy()
 
     expected = gradient(tf.float64)
     _round_factors(monkeypatch, name)

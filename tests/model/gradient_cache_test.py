@@ -150,8 +150,7 @@ print("MiB", (peak() - before) // 1024)
 @pytest.mark.slow
 @pytest.mark.parametrize("jit", ["plain", "jit"])
 def test_chunks_need_less_memory(jit):
-    """8 activations of 192 images, 64 * 64 * 32 floats, are 768 MiB."""
-    used = {}
+    used = {}  # 8 activations of 192 images, 64 * 64 * 32 floats: 768 MiB.
     for chunks in (1, 8):
         done = processes.run(processes.python(_MEASURE, chunks, jit))
         used[chunks] = int(done.stdout.split("MiB")[-1])
