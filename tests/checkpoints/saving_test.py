@@ -129,7 +129,6 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path):
 def test_a_save_notices_that_the_folder_is_another(change, tmp_path):
     model, folder = make_model(), tmp_path / "run"
     write_steps(tmp_path / "other", steps=(7,), seed=1)
-    before = sorted((tmp_path / "other").rglob("*"))
     with checkpoints.FolderLock(str(folder)) as lock:
         saver = checkpoints.Checkpoints(model, make_run(folder), INFO, lock)
         advance(model, 1)
