@@ -39,10 +39,9 @@ def network(seed=0):
     """A small network with BatchNormalization: [8, 8, 3] -> [64]."""
     tf.keras.utils.set_random_seed(seed)
     inputs = x = tf.keras.Input([8, 8, 3])
+    same = {"padding": "same", "use_bias": False}
     for width, stride in ((16, 1), (32, 2), (64, 2)):
-        x = tf.keras.layers.Conv2D(
-            width, 3, stride, padding="same", use_bias=False
-        )(x)
+        x = tf.keras.layers.Conv2D(width, 3, stride, **same)(x)
         x = tf.keras.layers.BatchNormalization(momentum=0.9)(x)
         x = tf.keras.layers.ReLU()(x)
     x = tf.keras.layers.GlobalAveragePooling2D()(x)

@@ -39,8 +39,6 @@ _PARTS = {
     "vit": (lambda: _small("vit_ti8", width=0.25, depth=1), (16, 16, 3)),
     "own": (lambda: _small(_layers), (16, 16, 3)),
     "mlp": (lambda: heads.build("mlp", output=4, layers=3), (12,)),
-    "linear": (lambda: heads.build("linear", output=4), (12,)),
-    "identity": (lambda: heads.build("identity"), (12,)),
     "own_head": (lambda: heads.build(tf.keras.layers.Dense(4)), (12,)),
     "probe": (lambda: heads.LinearProbe(3, normalize_input=True), (12,)),
     "batch_normalization": (BatchNormalization, (12,)),
@@ -84,10 +82,6 @@ def test_checks_of_a_loaded_encoder_are_saved_with_it(tmp_path):
             (x * 255, r"must be float32 in \[0, 1\]"),
             (x[:0], "no images: must be at least one"),
             (x[..., :1], r"\(2, 16, 16, 1\): must be \(None, 16, 16, 3\)"),
-            (
-                np.concatenate([x, x[..., :1]], -1),
-                r"images of shape \(2, 16, 16, 4\): must be",
-            ),
             (x[0], r"images of shape \(16, 16, 3\): must be"),
         ):
             with pytest.raises(

@@ -83,13 +83,13 @@ def mean(values):
 
 def reduce(values, counted, reduction="mean"):
     """The loss: the sum over anchors, or that divided by those counted."""
-    total = 0.0
-    for index in np.ndindex(values.shape):
-        if counted[index]:
-            total += values[index]
-    if reduction == "sum":
-        return total
-    return total / max(np.sum(counted), 1)
+    total = np.sum(values[counted])
+    return total if reduction == "sum" else total / max(np.sum(counted), 1)
+
+
+def zeros(z):
+    """Values of the anchors, and whether they are counted: none yet."""
+    return np.zeros(z.shape[:2]), np.zeros(z.shape[:2], bool)
 
 
 def other_views(i, v, views):
@@ -138,8 +138,7 @@ def ntxent(
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
     batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
+    values, counted = zeros(z)
     for i, v in np.ndindex(batch, views):
         positives = [s[i, v][p] for p in other_views(i, v, views)]
         if negatives == "all_views":
@@ -169,14 +168,7 @@ def without(i, keys, labels):
 
 
 def split(i, v, same, views):
-    """P(i) in the order of the cap, and N(i).
-
-    Args:
-      i: the anchor's image.
-      v: the anchor's view.
-      same: bool [B, B], whether two images share a class.
-      views: V.
-    """
+    """P(i) in the order of the cap, and N(i), for anchor (i, v)."""
     others = other_images(i, len(same), views)
     positives = [k for k in others if same[i, k[0]]]
     negatives = [k for k in others if not same[i, k[0]]]
@@ -203,8 +195,7 @@ def _supcon(
     s = similarities(z, temperature)
     same = same_class(labels)
     batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
+    values, counted = zeros(z)
     for i, v in np.ndindex(batch, views):
         positives, others = split(i, v, same, views)
         if not unlabelled_negatives:
@@ -266,8 +257,7 @@ def eps_supinfonce(
     same = same_class(labels)
     eps = epsilon / temperature if epsilon_in == "cosine" else epsilon
     batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
+    values, counted = zeros(z)
     for i, v in np.ndindex(batch, views):
         positives, negatives = split(i, v, same, views)
         if not positives:
@@ -294,8 +284,7 @@ def npairs(projections, labels, *, temperature=1.0, normalize=True):
     s = similarities(z, temperature)
     same = same_class(labels)
     batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
+    values, counted = zeros(z)
     for i, v in np.ndindex(batch, views):
         following = [(i + step) % batch for step in range(1, batch)]
         partners = [j for j in following if same[i, j]]
@@ -342,8 +331,7 @@ def triplet(projections, labels, *, margin=0.2, normalize=True):
     z = prepare(projections, normalize)
     same = same_class(labels)
     batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
+    values, counted = zeros(z)
     for i, v in np.ndindex(batch, views):
         positives, negatives = split(i, v, same, views)
         if positives and negatives:
@@ -374,8 +362,7 @@ def _against_negatives(
     z = prepare(projections, normalize)
     s = similarities(z)
     batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
+    values, counted = zeros(z)
     for i, v in np.ndindex(batch, views):
         candidates = other_images(i, batch, views)
         if negatives == "other_view":
@@ -441,8 +428,7 @@ def decoupled_ntxent(
     z = prepare(projections, normalize)
     s = similarities(z)
     batch, views, _ = z.shape
-    values = np.zeros([batch, views])
-    counted = np.zeros([batch, views], bool)
+    values, counted = zeros(z)
     for i, v in np.ndindex(batch, views):
         positives = other_views(i, v, views)
         everything = positives + other_images(i, batch, views)
@@ -460,10 +446,8 @@ def decoupled_ntxent(
 def align(projections, *, normalize=True):
     """L_align of IP Table 1: squared distances of an image's views.
 
-    The golden value 0.0605404267 (n = 4, d = 2) is the sum over unordered
-    pairs, one per image, divided by n d with n the images: the mean over
-    images, not halved. With more views: the mean over the ordered pairs of
-    different views, which is the same for two. One view has no pair: 0.
+    The mean over images and pairs of different views, divided by d, as the
+    golden value 0.0605404267 (n = 4, d = 2) has it.
     """
     z = prepare(projections, normalize)
     batch, views, dimensions = z.shape
@@ -478,11 +462,9 @@ def align(projections, *, normalize=True):
 
 
 def uniform(projections, *, temperature=0.5, include_self=True, normalize=True):
-    """L_dist of IP Table 1, row 1.
+    """L_dist of IP Table 1, row 1: the mean over embeddings.
 
-    The golden values 3.1230569848 (an anchor among its own candidates) and
-    2.7091377393 (not) divide the sum over all 2n anchors by 2n: the mean over
-    embeddings, where the table prints 1/n.
+    As the golden values have it, where the table prints 1/n.
     """
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
@@ -506,17 +488,9 @@ def align_uniform(
     normalize=True,
     scale=1.0,
 ):
-    """IP Table 1, row 1: `align` + weight * `uniform`, whose counts hold.
-
-    So align is (1 / (n d)) times the sum over unordered pairs, n images, and
-    the distribution term the mean over the V n embeddings.
-    """
-    distribution = uniform(
-        projections,
-        temperature=temperature,
-        include_self=include_self,
-        normalize=normalize,
-    )
+    """IP Table 1, row 1: `align` + weight * `uniform`."""
+    options = {"temperature": temperature, "include_self": include_self}
+    distribution = uniform(projections, normalize=normalize, **options)
     alignment = align(projections, normalize=normalize)
     return scale * (alignment + weight * distribution)
 
@@ -582,29 +556,16 @@ def cross_entropy(logits, labels, *, label_smoothing=0.0):
 
 # ---- By name -----------------------------------------------------------------
 
-# Losses of anchors, by the package's names. `swd_*` draw at random (see `swd`).
-LABELLED = {
-    "supcon": supcon,
-    "supcon_in": supcon_in,
-    "sincere": sincere,
-    "eps_supinfonce": eps_supinfonce,
-    "npairs": npairs,
-    "triplet": triplet,
-    "cross_entropy": cross_entropy,
-}
-UNLABELLED = {
-    "ntxent": ntxent,
-    "margin": margin,
-    "nt_logistic": nt_logistic,
-    "decoupled_ntxent": decoupled_ntxent,
-}
+# Of anchors, by the package's names. `swd_*` draw at random (see `swd`).
+UNLABELLED = (ntxent, margin, nt_logistic, decoupled_ntxent)
 
 
 def per_anchor(name, projections, labels=None, **options):
     """Values and counts [B, V] of the loss of anchors called `name`."""
-    if name in LABELLED:
-        return LABELLED[name](projections, labels, **options)
-    return UNLABELLED[name](projections, **options)
+    function = globals()[name]
+    if function in UNLABELLED:
+        return function(projections, **options)
+    return function(projections, labels, **options)
 
 
 def value(name, projections, labels=None, *, reduction="mean", **options):

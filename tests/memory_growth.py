@@ -25,10 +25,7 @@ def _resident():
 
 
 def _lost_per_tensor():
-    """Bytes that TensorFlow itself loses with each eager tensor.
-
-    24 and malloc's own, in TensorFlow 2.15 on Python 3.11.
-    """
+    """Bytes that TensorFlow itself loses with each eager tensor."""
     one, count = tf.constant(1.0), 200_000
     before = _resident()
     for _ in range(count):
@@ -53,11 +50,8 @@ def main(workdir):
     with small.encoder():
         train.pretrain(fields.replace(small.RUN, **options))
     # The least of ten epochs: some of it comes and goes.
-    (memory, tensors), (memory_later, tensors_later) = (
-        min(seen[:10]),
-        min(seen[10:]),
-    )
-    print(memory_later - memory, _lost_per_tensor() * (tensors_later - tensors))
+    (first, before), (last, after) = min(seen[:10]), min(seen[10:])
+    print(last - first, _lost_per_tensor() * (after - before))
 
 
 if __name__ == "__main__":

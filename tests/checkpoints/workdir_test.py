@@ -25,8 +25,7 @@ def _refused(run):
 
 @pytest.mark.slow
 def test_options_that_are_cut_off_are_refused(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
+    run = shutil.copytree(original, tmp_path / "run")
     path = run / "config.flags"
     lines = path.read_text().splitlines(True)
     assert len(lines) > 80
@@ -44,12 +43,11 @@ def test_options_that_are_cut_off_are_refused(original, tmp_path):
 
 
 def test_a_flagfile_of_a_user_is_no_run(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
-    (run / "config.flags").write_text("--dataset=digits\n--nostandardize\n")
-    _refused(run)
-    (run / "config.flags").write_text("--dataset=digits\n--batch_size=100\n")
-    _refused(run)
+    run = shutil.copytree(original, tmp_path / "run")
+    for option in ("nostandardize", "batch_size=100"):
+        path = run / "config.flags"
+        path.write_text(f"--dataset=digits\n--{option}\n")
+        _refused(run)
 
 
 def test_how_data_are_read_may_be_said_later(original):
@@ -64,13 +62,11 @@ def test_how_data_are_read_may_be_said_later(original):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["run", "export"])
-def test_weights_of_another_pool_are_refused(kind, tmp_path):
+def test_weights_of_another_pool_are_refused(tmp_path):
     options = {"width": 0.03125, "stem": "imagenet", "image_size": 32}
     path = str(tmp_path / "run")
     saved_run.make(path, branches=True, pool_padding="symmetric", **options)
-    if kind == "export":
-        path = exporting.export(path, str(tmp_path / "export"))
+    path = exporting.export(path, str(tmp_path / "export"))
     run = fields.replace(
         checkpoints.check_run(str(tmp_path / "run")),
         workdir=str(tmp_path / "new"),
@@ -83,8 +79,7 @@ def test_weights_of_another_pool_are_refused(kind, tmp_path):
 
 
 def test_checkpoints_of_another_version_are_refused(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
+    run = shutil.copytree(original, tmp_path / "run")
     path = run / "checkpoints" / "metadata.json"
     metadata = json.loads(path.read_text())
     for version, changes in (

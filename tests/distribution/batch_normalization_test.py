@@ -194,12 +194,9 @@ def test_half_precision_inputs_have_float32_statistics(shape):
     assert {w.dtype for w in layer.weights} == {tf.float32}
     rounded = tf.cast(x, tf.float64).numpy()
     axes = tuple(range(len(shape) - 1))
-    np.testing.assert_allclose(
-        layer.moving_mean, 0.1 * rounded.mean(axes), rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        layer.moving_variance, 0.9 + 0.1 * rounded.var(axes), rtol=1e-5
-    )
+    mean, variance = 0.1 * rounded.mean(axes), 0.9 + 0.1 * rounded.var(axes)
+    np.testing.assert_allclose(layer.moving_mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(layer.moving_variance, variance, rtol=1e-5)
 
 
 @pytest.mark.parametrize("freeze", [False, True])

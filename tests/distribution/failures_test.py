@@ -51,7 +51,6 @@ _CASES = {
         42,
     ),
     "full disk": (tf.errors.ResourceExhaustedError, _FULL, 2, 2),
-    "quota": (tf.errors.ResourceExhaustedError, "Disk quota exceeded", 2, 2),
     "own memory": (
         tf.errors.ResourceExhaustedError,
         "OOM when allocating tensor with shape[4096,2048]",
@@ -59,7 +58,6 @@ _CASES = {
         2,
     ),
     "files": (tf.errors.ResourceExhaustedError, "Too many open files", 1, 1),
-    "data": (tf.errors.DataLossError, "corrupted record at 0", 1, 1),
     "full disk of Python": (OSError(errno.ENOSPC, "full"), "", 2, 2),
     "Python": (OSError(errno.EPIPE, "pipe"), "", 1, 1),
 }

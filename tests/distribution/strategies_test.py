@@ -43,11 +43,9 @@ def test_strategies_by_name(alone):
 @pytest.mark.parametrize(
     ("workers", "gpus", "options", "expected"),
     [
-        (0, 0, {}, "default"),
         (0, 1, {}, "default"),
         (0, 2, {}, "mirrored"),
         (0, 0, {"virtual_devices": 2}, "mirrored"),
-        (1, 0, {}, "default"),
         (1, 2, {}, "mirrored"),
         (2, 2, {}, "multiworker"),
         (0, 0, {"tpu": "pod-1"}, "tpu"),
@@ -111,14 +109,7 @@ class _Pod(tf.distribute.TPUStrategy):
         pass
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"workdir": "runs/a"},
-        {"data_dir": "/data"},
-        {"dataset": "folder:/images"},
-    ],
-)
+@pytest.mark.parametrize("options", [{"workdir": "a"}, {"data_dir": "/data"}])
 def test_what_the_hosts_of_a_pod_cannot_reach_is_refused(options, alone):
     alone.setattr(distribution, "strategy", lambda *_, **__: _Pod())
     run = fields.replace(Pretrain(), batch_size=64, workdir="gs://bucket/run")

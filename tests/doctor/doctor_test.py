@@ -55,24 +55,20 @@ def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
     after = files()
     report = json.loads(after.pop(tmp_path / "doctor.json"))
     assert after == before
-    assert report["devices"]["replicas"] == 1
     assert report["data"]["examples"] == 256
     assert "0: 27" in report["data"]["class_sizes"]
     assert report["model"]["stem"] == "cifar"
     assert report["model"]["probe_parameters"] == 64 * 10 + 10
     assert report["schedule"]["peak_learning_rate"] == pytest.approx(0.075)
-    assert report["schedule"]["steps"] == 4
     assert report["batch"]["positives_per_anchor"] > 1
     sizes = report["memory"]
     assert report["memory_per_replica"]["total_mib"] > 0
     assert sizes["process_mib"] > 300 and sizes["available_mib"] > 0
     speeds = report["speed"]
-    for name in ("input_images_per_second", "step_images_per_second", "hours"):
-        assert speeds[name] > 0
+    assert min(speeds["input_images_per_second"], speeds["hours"]) > 0
     assert list(report["warnings"]) == ["temperature"]
     printed = capsys.readouterr().out
     assert printed.startswith("warnings: 1\n  temperature: --temperature=0.01")
-    assert "  class_sizes " in printed and "\n  dataset " in printed
 
 
 @pytest.mark.slow
@@ -80,12 +76,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {
-            "loss": "cross_entropy",
-            "mixup_alpha": 0.2,
-            "augment_on": "device",
-            "virtual_devices": 2,
-        },
+        {"loss": "cross_entropy", "mixup_alpha": 0.2, "virtual_devices": 2},
         {"loss": "moco", "queue_size": 64, "grad_cache_chunks": 2},
     ],
     ids=str,

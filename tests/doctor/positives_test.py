@@ -23,8 +23,8 @@ def _expected(labels=_LABELS, **changes):
 def _enumerated(views, batch):
     """(positives, negatives, fraction without) over all possible batches."""
     anchors = []
-    for rows in itertools.combinations(range(len(_LABELS)), batch):
-        labels = np.repeat(_LABELS[list(rows)], views)
+    for images in itertools.combinations(_LABELS, batch):
+        labels = np.repeat(images, views)
         same = labels[:, None] == labels
         anchors += [(row.sum() - 1, (~row).sum()) for row in same]
     anchors = np.array(anchors)
@@ -42,7 +42,7 @@ def test_expected_positives_equal_the_mean_over_all_batches(views, batch):
     )
 
 
-@pytest.mark.parametrize("batch", [2, 3, 4, 7, 9])
+@pytest.mark.parametrize("batch", [2, 4, 7, 9])
 def test_expected_positives_of_balanced_classes(batch):
     classes = np.arange(batch) % 3
     same = (classes[:, None] == classes).sum(1) - 1

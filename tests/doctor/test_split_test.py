@@ -39,9 +39,8 @@ def splits(tmp_path):
 
 def test_images_of_both_splits_are_found(splits):
     assert not _problems(splits)
-    for i in range(2):
-        old = splits / f"train/cat/{i}.png"
-        shutil.copy(old, splits / f"test/cat/{i}.png")
+    for name in ("cat/0.png", "cat/1.png"):
+        shutil.copy(splits / "train" / name, splits / "test" / name)
     for stage in ({}, {"linear_epochs": 1}):
         found = _problems(splits, validation_fraction=0.2, **stage)
         text, ends = found["test_split"]

@@ -15,14 +15,11 @@ _LABELS = np.array([0, 0, 1, 1])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("where", [1, (1, 0, 3)])
 @pytest.mark.parametrize("name", [n for n in LOSSES if n != "moco"])
-def test_non_finite_projections_are_not_hidden(name, bad, whole):
+def test_non_finite_projections_are_not_hidden(name, bad, where):
     z = np.random.default_rng(0).normal(size=[4, 2, 8]).astype(np.float32)
-    if whole:
-        z[1] = bad
-    else:
-        z[1, 0, 3] = bad
+    z[where] = bad
     assert not np.isfinite(losses.build(name)(z, _LABELS))
 
 
@@ -42,7 +39,6 @@ _COLUMN = np.arange(4)[:, np.newaxis]
         (lambda: losses.NTXent()(_GOLDEN[0]), r"must be floating \[B"),
         (lambda: losses.Margin()(np.ones([4, 3, 2])), "projections have 3"),
         (lambda: _LOGITS(_GOLDEN, np.ones([4, 3])), "labels of 3 classes"),
-        (lambda: _LOGITS(_GOLDEN, np.ones([4, 2, 3])), "labels of 3 classes"),
         (lambda: losses.MoCo()(_GOLDEN), r"needs keys \[B, V, P\]"),
         (
             lambda: losses.build("swd_normal").per_anchor(_GOLDEN),
@@ -104,7 +100,6 @@ def test_labels_that_make_no_classes_are_refused(name, labels, text):
     ("loss", "options"),
     [
         ("ntxent", {}),
-        ("supcon", {}),
         ("supcon_in", {}),
         ("supcon", {"scale_by_temperature": True, "temperature": 0.2}),
     ],

@@ -83,9 +83,6 @@ def test_collapse_looks_like_collapse():
 def test_effective_rank_counts_dimensions():
     # Orthogonal columns of equal length: as many dimensions as columns.
     square = np.array([[1, 1, 1], [1, -1, 1], [-1, 1, 1], [-1, -1, 1]])
-    rank = contrastive_metrics.effective_rank(square[:, :2].astype(np.float32))
-    np.testing.assert_allclose(rank, 2.0, rtol=1e-5)
     wide = np.pad(square.astype(np.float32), [[0, 0], [0, 5]])
-    np.testing.assert_allclose(
-        contrastive_metrics.effective_rank(wide), 2.0, rtol=1e-5
-    )
+    rank = contrastive_metrics.effective_rank(wide)
+    np.testing.assert_allclose(rank, 2.0, rtol=1e-5)

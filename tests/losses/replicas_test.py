@@ -65,19 +65,22 @@ def _alone(loss, name):
     return value.numpy(), tape.gradient(value, variable).numpy()
 
 
-def _distributed(loss, name, replicas, inputs=_INPUTS):
+def _shared(strategy, *arrays):
+    """Each array's equal shares of the replicas."""
+    count = strategy.num_replicas_in_sync
+    for x in arrays:
+        yield strategy.experimental_distribute_values_from_function(
+            lambda c, x=x: tf.constant(
+                np.split(x, count)[c.replica_id_in_sync_group]
+            )
+        )
+
+
+def _distributed(loss, name, replicas):
     """Value and gradient for the weights of a linear encoder."""
     strategy = distribution.strategy("mirrored", virtual_devices=replicas)
     with strategy.scope():
         variable = tf.Variable(_WEIGHTS)
-    share = len(inputs) // replicas
-
-    def shared(x):
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(
-                x[context.replica_id_in_sync_group * share :][:share]
-            )
-        )
 
     @tf.function(autograph=False)
     def run(x, labels, keys):
@@ -91,7 +94,7 @@ def _distributed(loss, name, replicas, inputs=_INPUTS):
 
         return strategy.run(step, args=(x, labels, keys))
 
-    results = run(shared(inputs), shared(_labels(loss)), shared(_KEYS))
+    results = run(*_shared(strategy, _INPUTS, _labels(loss), _KEYS))
     value, gradient = [
         strategy.experimental_local_results(x)[0].numpy() for x in results
     ]
@@ -145,13 +148,8 @@ def test_anchors_without_positives_leave_the_global_count(reduction):
     np.testing.assert_allclose(loss(z, labels), expected, rtol=1e-5)
 
     strategy = distribution.strategy("mirrored", virtual_devices=2)
-    parts = strategy.experimental_distribute_values_from_function(
-        lambda c: tf.constant(np.split(z, 2)[c.replica_id_in_sync_group])
-    )
-    kinds = strategy.experimental_distribute_values_from_function(
-        lambda c: tf.constant(np.split(labels, 2)[c.replica_id_in_sync_group])
-    )
-    values = strategy.run(tf.function(loss), args=(parts, kinds))
+    shares = tuple(_shared(strategy, z, labels))
+    values = strategy.run(tf.function(loss), args=shares)
     mean = np.mean(strategy.experimental_local_results(values))
     np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
@@ -178,42 +176,14 @@ def test_compiles_to_the_same_numbers(name):
     assert _error(compiled, gradient) < 1e-5
 
 
-def test_the_graph_does_not_grow_with_the_batch():
-    loss = losses.build("sincere", block_size=8)
-
-    def nodes(batch):
-        @tf.function
-        def both(z, labels):
-            with tf.GradientTape() as tape:
-                tape.watch(z)
-                value = loss(z, labels)
-            return tape.gradient(value, z)
-
-        graph = both.get_concrete_function(
-            tf.TensorSpec([batch, 2, 4]), tf.TensorSpec([batch], tf.int32)
-        ).graph.as_graph_def()
-        functions = graph.library.function
-        return len(graph.node) + sum(len(f.node_def) for f in functions)
-
-    assert nodes(4096) < 1.1 * nodes(16)
-
-
 def test_metrics_are_of_the_global_batch():
     labels = _LABELS
     z = _INPUTS @ _WEIGHTS
     expected = contrastive_metrics.contrastive_task(z, labels)
     strategy = distribution.strategy("mirrored", virtual_devices=4)
-    parts, kinds = (
-        strategy.experimental_distribute_values_from_function(
-            lambda c, x=x: tf.constant(
-                np.split(x, 4)[c.replica_id_in_sync_group]
-            )
-        )
-        for x in (z, labels)
-    )
     found = strategy.run(
         tf.function(contrastive_metrics.contrastive_task, autograph=False),
-        args=(parts, kinds),
+        args=tuple(_shared(strategy, z, labels)),
     )
     for name in contrastive_metrics.NAMES:
         for value in strategy.experimental_local_results(found[name]):

@@ -109,17 +109,13 @@ def test_evaluate_updates_nothing():
     # The weights are those of the network alone.
     assert len(model.weights) == sum(len(part.weights) for part in parts)
     before = [w.numpy() for w in model.weights]
+    images = _data()[0][:, 0]
+    np.testing.assert_array_equal(model(images), model.encoder(images))
     data = tf.data.Dataset.from_tensors(_data())
     results = model.evaluate(data, return_dict=True, verbose=0)
     assert 0 < results["contrastive_entropy"] < np.log(_BATCH * _VIEWS)
     for a, b in zip(before, model.weights, strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def test_calling_the_model_encodes_images():
-    model = _model()
-    images = _data()[0][:, 0]
-    np.testing.assert_array_equal(model(images), model.encoder(images))
 
 
 class _SeedAsLoss:
@@ -151,10 +147,8 @@ def test_a_loss_draws_by_the_run_and_the_step():
 @small.encoder()
 def test_cross_entropy_needs_classes():
     run = small.run(loss="cross_entropy", stem="cifar", image_size=_SIDE)
-    model = train.build_model(run, _CLASSES)
-    kernel, bias = model.projection_head.get_weights()
-    assert kernel.shape == (512 // 8, _CLASSES)
-    assert np.std(kernel) > 0 and not bias.any()
+    head = train.build_model(run, _CLASSES).projection_head
+    assert head.get_weights()[0].shape == (512 // 8, _CLASSES)
     with pytest.raises(UserError, match="cross_entropy needs classes"):
         train.build_model(run, None)
 
@@ -198,7 +192,6 @@ def test_variables_that_the_views_do_not_reach_stay(chunks):
 
 def test_a_batch_counts_by_its_images():
     """Losses whose mean over batches is known: 32, 32 and 6 images."""
-    sizes = (32, 32, 6)
 
     def loss(projections):
         # 1 for the small batch.
@@ -214,12 +207,9 @@ def test_a_batch_counts_by_its_images():
     views = np.random.default_rng(0).uniform(size=[70, 2, _SIDE, _SIDE, 3])
     views = tf.data.Dataset.from_tensor_slices(views.astype(np.float32))
     data = views.batch(32)
-    assert [len(batch) for batch in data] == list(sizes)
-    expected = pytest.approx(6 / 70, rel=1e-5)
-    assert model.evaluate(data, return_dict=True, verbose=0)["loss"] == expected
+    expected = [pytest.approx(6 / 70, rel=1e-5)]
     history = model.fit(data, validation_data=data, verbose=0).history
-    assert history["loss"] == [expected]
-    assert history["val_loss"] == [expected]
+    assert history["loss"] == history["val_loss"] == expected
 
 
 @functools.cache
@@ -239,7 +229,6 @@ def _compiled(*signature):
         ("255", None, "and are floats"),
         ("int32", None, "views of type int32: must be floats"),
         ("1 channel", None, "encoder takes images of shape .16, 16, 3."),
-        ("4 channels", None, "encoder takes images of shape .16, 16, 3."),
         ("float", "one_hot", "the probe takes integers"),
         ("float", "float", "the probe takes integers|must be int"),
         ("float", "from_1", "labels must be integers from 0 to"),
@@ -255,7 +244,6 @@ def test_other_values_are_refused(views, labels, text):
         "255": pixels * np.float32(255),
         "int32": np.int32(pixels * 255),
         "1 channel": pixels[..., :1],
-        "4 channels": pixels[..., [0, 1, 2, 0]],
     }[views]
     targets = {
         None: ids,
@@ -322,13 +310,10 @@ def test_an_encoder_that_joins_images_is_refused():
         model.train_on_batch(np.ones([8, 2, _SIDE, _SIDE, 3], np.float32))
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"loss": "mse"}, {"metrics": ["mae"]}, {"loss_weights": [1]}]
-)
-def test_losses_and_metrics_of_keras_are_refused(arguments):
-    (name,) = arguments
+@pytest.mark.parametrize("name", ["loss", "metrics"])
+def test_losses_and_metrics_of_keras_are_refused(name):
     with pytest.raises(ValueError, match=rf"compile\({name}=...\) is not used"):
-        _model().compile("sgd", **arguments)
+        _model().compile("sgd", **{name: ["mae"]})
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -92,10 +92,7 @@ def test_batch_statistics_are_those_of_a_chunk(replicas, norm):
 def test_batches_that_make_no_chunks_are_told():
     model = _model(3)
     model.compile("sgd", "sgd")
-    with pytest.raises(
-        ValueError,
-        match=r"grad_cache_chunks=3 does not divide a replica's batch of 16",
-    ):
+    with pytest.raises(ValueError, match="does not divide a replica's batch"):
         model.fit(tf.data.Dataset.from_tensors(_data()), verbose=0)
     with pytest.raises(ValueError, match="at least 1"):
         _model(0)
@@ -103,26 +100,17 @@ def test_batches_that_make_no_chunks_are_told():
 
 def test_batches_of_unknown_size():
     """As distributed iterators of several workers give them."""
-    sizes = []
 
     @tf.function(input_signature=[tf.TensorSpec([None, 2])])
-    def double(x):
-        def function(part):
-            sizes.append(tf.shape(part)[0])
-            return 2 * part
-
-        return gradient_cache.in_chunks(
-            function, gradient_cache.check_divisible(x, 3), 3
-        ), sizes
+    def sums(x):  # Of each chunk.
+        whole = gradient_cache.check_divisible(x, 3)
+        function = lambda part: tf.reduce_sum(part, keepdims=True)  # noqa: E731
+        return gradient_cache.in_chunks(function, whole, 3)
 
     x = np.arange(12, dtype=np.float32).reshape([6, 2])
-    doubled, parts = double(x)
-    np.testing.assert_array_equal(doubled, 2 * x)
-    assert [int(n) for n in parts] == [2, 2, 2]
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="grad_cache_chunks=3"
-    ):
-        double(x[:5])
+    np.testing.assert_array_equal(sums(x)[:, 0], [6, 22, 38])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="chunks=3"):
+        sums(x[:5])
 
 
 _MEASURE = """
@@ -162,8 +150,7 @@ print("MiB", (peak() - before) // 1024)
 @pytest.mark.slow
 @pytest.mark.parametrize("jit", ["plain", "jit"])
 def test_chunks_need_less_memory(jit):
-    """8 activations of 192 images, 64 * 64 * 32 floats, are 768 MiB."""
-    used = {}
+    used = {}  # 8 activations of 192 images, 64 * 64 * 32 floats: 768 MiB.
     for chunks in (1, 8):
         done = processes.run(processes.python(_MEASURE, chunks, jit))
         used[chunks] = int(done.stdout.split("MiB")[-1])

@@ -16,27 +16,17 @@ _VIEWS = np.random.default_rng(0).random([48, 2, 8, 8, 3]).astype(np.float32)
 _LABELS = np.arange(48) % 4
 
 
+_GLOROT = tf.keras.initializers.GlorotUniform(1)
+
+
 def _encoder(size=8):
-    return tf.keras.Sequential(
-        [
-            tf.keras.layers.Conv2D(
-                4, 3, input_shape=(size, size, 3), kernel_initializer="ones"
-            ),
-            tf.keras.layers.GlobalAveragePooling2D(),
-        ]
-    )
+    images = tf.keras.Input((size, size, 3))
+    x = tf.keras.layers.Conv2D(4, 3, kernel_initializer="ones")(images)
+    return tf.keras.Model(images, tf.keras.layers.GlobalAveragePooling2D()(x))
 
 
 def _model(loss="supcon", size=8):
-    head = tf.keras.Sequential(
-        [
-            tf.keras.layers.Dense(
-                8,
-                input_shape=(4,),
-                kernel_initializer=tf.keras.initializers.GlorotUniform(1),
-            )
-        ]
-    )
+    head = tf.keras.layers.Dense(8, kernel_initializer=_GLOROT)
     model = ContrastiveModel(_encoder(size), head, losses.build(loss))
     model.compile(optimizer=optimizers.LARS(0.1))
     return model
@@ -81,15 +71,10 @@ def test_generators_and_sequences_train_as_arrays(size):
             np.testing.assert_allclose(history[name], values, rtol=1e-5)
 
 
-def test_views_alone_may_come_from_a_generator():
-    data = (views for views, _ in _generator())
-    history = _model("ntxent").fit(data, steps_per_epoch=2, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
-
-
 def test_a_fit_may_have_more_views_than_the_one_before():
-    model = _model()
-    model.fit(_generator(), steps_per_epoch=1, verbose=0)
+    model = _model("ntxent")
+    data = (views for views, _ in _generator())
+    model.fit(data, steps_per_epoch=1, verbose=0)
     views = np.concatenate([_VIEWS, _VIEWS[:, :1]], axis=1)
     history = model.fit(views, _LABELS, batch_size=16, verbose=0).history
     assert np.isfinite(history["loss"]).all()
@@ -126,10 +111,8 @@ def test_losses_name_sizes_that_must_be_known(loss, shape):
         graph.get_concrete_function()
 
 
-@pytest.mark.parametrize("images", [33, 34, 35])
-def test_replicas_refuse_a_last_batch_of_another_size(images):
-    views = np.resize(_VIEWS, [images, 2, 8, 8, 3])
-    labels = np.resize(_LABELS, images)
+def test_replicas_refuse_a_last_batch_of_another_size():
+    views, labels = _VIEWS[:34], _LABELS[:34]
     with replicas.strategy(2).scope():
         model = _model()
         with pytest.raises(ValueError, match="drop_remainder"):
@@ -162,9 +145,7 @@ tf.keras.utils.set_random_seed(0)
     "eager": "tf.config.run_functions_eagerly(True)",
     "jit": "tf.config.optimizer.set_jit(True)",
     "float64": "tf.keras.backend.set_floatx('float64')",
-    "epsilon": "tf.keras.backend.set_epsilon(0.01)",
     "float16": "tf.keras.mixed_precision.set_global_policy('mixed_float16')",
-    "placement": "tf.debugging.set_log_device_placement(True)",
 }
 _FIT = """
 import numpy as np

@@ -170,14 +170,10 @@ def test_a_run_with_a_weight_has_one_optimizer():
     assert model.cross_entropy_weight == 0.5
     # Of zeros the encoder gets no gradient.
     assert np.any(model.probe.trainable_variables[0].numpy())
-    assert set(model.checkpointed()) == {
-        *("encoder", "projection_head", "probe", "optimizer")
-    }
+    assert "probe_optimizer" not in model.checkpointed()
 
 
-@pytest.mark.parametrize("loss", ["sincere", "ntxent"])
-def test_a_run_builds_a_model_that_admits_them(loss):
-    run = small.run(loss=loss, unlabelled="own_views", workdir="w")
+def test_a_run_builds_a_model_that_admits_them():
+    run = small.run(loss="sincere", unlabelled="own_views", workdir="w")
     model, _ = train.prepare(run).build()
-    assert model.unlabelled
-    assert model.contrastive_loss.allows_unlabelled == (loss == "sincere")
+    assert model.unlabelled and model.contrastive_loss.allows_unlabelled

@@ -1,6 +1,7 @@
 """Operations of colour, each against an oracle."""
 
 import colorsys
+import functools
 import itertools
 
 import numpy as np
@@ -58,7 +59,6 @@ def test_hue_and_saturation_equal_tf_image():
         gaussian_blur.GaussianBlur(probability=0.0),
         warp.Warp(probability=0.0),
     ],
-    ids=lambda operation: type(operation).__name__,
 )
 def test_zero_strength_or_probability_is_the_identity(operation):
     pixels = pixel_patches(10, 32)
@@ -84,20 +84,16 @@ def torchvision_jitter(image, steps):
     """The formulas of torchvision's documentation, in float64."""
     gray = np.array([0.2989, 0.587, 0.114])
     for name, value in steps:
-        if name == "brightness":
-            image = value * image
-        elif name == "contrast":
-            image = value * image + (1 - value) * (image @ gray).mean()
-        elif name == "saturation":
-            image = value * image + (1 - value) * (image @ gray)[..., None]
-        else:
-            image = np.array(
-                [
-                    [turned(pixel, value) for pixel in row]
-                    for row in np.clip(image, 0, 1)
-                ]
-            )
-        image = np.clip(image, 0, 1)
+        if name == "hue":
+            turn = functools.partial(turned, value=value)
+            image = np.apply_along_axis(turn, -1, image)
+            continue
+        other = {
+            "brightness": 0.0,
+            "contrast": (image @ gray).mean(),
+            "saturation": (image @ gray)[..., None],
+        }[name]
+        image = np.clip(value * image + (1 - value) * other, 0, 1)
     return image
 
 
@@ -143,32 +139,18 @@ def tensorflow_values(numbers, strength):
 
 # With the largest and the mean difference, if the order is drawn: a weakly
 # coloured pixel's hue amplifies rounding.
-_PAPER = color.ColorJitter, papers_jitter, tensorflow_values, 1e-4, 2e-6
-_DRAWN = 2e-3, 2e-5
-_TORCHVISION = (
-    *(color.PyTorchColorJitter, torchvision_jitter, torchvision_values),
-    *_DRAWN,
-)
-_TENSORFLOW = (
-    *(color.ShuffledColorJitter, tensorflow_jitter, tensorflow_values),
-    *_DRAWN,
-)
+_FORMS = [
+    (color.ColorJitter, papers_jitter, tensorflow_values, 1e-4),
+    (color.PyTorchColorJitter, torchvision_jitter, torchvision_values, 2e-3),
+    (color.ShuffledColorJitter, tensorflow_jitter, tensorflow_values, 2e-3),
+]
 
 
 @pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize(
-    ("form", "strength"),
-    [
-        (_PAPER, 0.5),
-        (_PAPER, 2.0),
-        (_TORCHVISION, 0.5),
-        (_TORCHVISION, 3.0),
-        (_TENSORFLOW, 0.5),
-        (_TENSORFLOW, 1.0),
-    ],
-)
+@pytest.mark.parametrize("strength", [0.5, 3.0])
+@pytest.mark.parametrize("form", _FORMS)
 def test_jitters_equal_the_formulas_in_their_order(form, strength, static):
-    kind, oracle, values_of, largest, mean = form
+    kind, oracle, values_of, largest = form
     images = pixel_patches(30, 12)
     jitter = kind(strength, probability=1.0)
     uniforms = uniforms_of(jitter, 30)
@@ -188,4 +170,4 @@ def test_jitters_equal_the_formulas_in_their_order(form, strength, static):
         order = orders[int(order * 24)]
         expected = oracle(image, [(names[k], values[k]) for k in order])
         np.testing.assert_allclose(view, expected, atol=largest)
-        assert np.abs(view - expected).mean() < mean
+        assert np.abs(view - expected).mean() < largest / 50

@@ -39,8 +39,7 @@ def test_boxes_reach_every_position_of_a_small_image():
     top, left, height, width = boxes(4, 4, 0.25).T
     square = (height == 2) & (width == 2)
     counts = np.unique(4 * top[square] + left[square], return_counts=True)[1]
-    assert len(counts) == 9
-    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+    assert len(counts) == 9 and scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,6 @@ def bilinear(piece, size):
         (17, False, (60, 70), 1),
         (64, True, (60, 70), 1),
         (65, False, (60, 70), 1),
-        (80, True, (200, 150), 1),
         (80, True, (427, 330), 2),
         (65, False, (427, 427), 3),
     ],

@@ -1,7 +1,5 @@
 """Views of your own: functions and Keras layers, of crops or whole images."""
 
-import random
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,24 +13,12 @@ _IMAGES = _RNG.integers(0, 256, [5, 12, 10, 3], np.uint8)
 _SEEDS = _RNG.integers(0, 2**31, [5, 2]).astype(np.int32)
 
 
-def _invert(image):
-    return 1.0 - image
-
-
 def _brighter(image, seed, delta=0.5):
     return tf.image.stateless_random_brightness(image, delta, seed)
 
 
 def _corner(image, side=_SIZE):
     return image[:side, :side]
-
-
-def test_a_function_changes_the_crop():
-    policy = views.build(_invert, image_size=_SIZE)
-    crop = views.build("crop", image_size=_SIZE)
-    np.testing.assert_allclose(
-        policy.batch(_IMAGES, _SEEDS), 1 - crop.batch(_IMAGES, _SEEDS)
-    )
 
 
 def test_a_view_depends_on_its_seed_alone():
@@ -46,11 +32,8 @@ def test_a_view_depends_on_its_seed_alone():
     change = found - crops.batch(_IMAGES, _SEEDS).numpy()
     deltas = change.reshape(5, -1).mean(1)
     assert len(set(deltas.round(4))) == 5 and abs(deltas).max() <= 0.4
-    np.testing.assert_allclose(
-        change,
-        np.broadcast_to(deltas[:, None, None, None], change.shape),
-        atol=1e-5,
-    )
+    change -= deltas[:, None, None, None]
+    np.testing.assert_allclose(change, np.zeros_like(change), atol=1e-5)
     in_graph = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
     np.testing.assert_array_equal(next(iter(in_graph)), found)
 
@@ -66,14 +49,8 @@ def test_a_function_makes_the_whole_view():
     assert policy.halvings(8000, 8000, policy.numbers(_SEEDS)) == 0
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        tf.keras.layers.RandomFlip("horizontal"),
-        tf.keras.Sequential([tf.keras.layers.RandomContrast(0.5)]),
-    ],
-)
-def test_a_keras_layer_changes_the_crops(layer):
+def test_a_keras_layer_changes_the_crops():
+    layer = tf.keras.Sequential([tf.keras.layers.RandomContrast(0.5)])
     policy = views.build(layer, image_size=_SIZE, flip=False)
     data = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
     found = next(iter(data))
@@ -85,7 +62,7 @@ def test_a_keras_layer_changes_the_crops(layer):
 
 def _sometimes(image, seed):
     if tf.random.stateless_uniform([], seed) < 0.5:  # By AutoGraph.
-        return _invert(image)
+        return 1.0 - image
     return image
 
 
@@ -113,7 +90,6 @@ def test_a_function_may_have_branches():
     ("part", "options", "text"),
     [
         (lambda x: 255 * x, {}, r"values outside of \[0, 1\]"),
-        (lambda x: np.nan * x, {}, r"values outside of \[0, 1\]"),
         # Keras keeps the range 0..255 of a whole image.
         (
             tf.keras.layers.Resizing(_SIZE, _SIZE),
@@ -121,7 +97,6 @@ def test_a_function_may_have_branches():
             "augmentation Resizing returns values outside",
         ),
         (lambda x: x * np.random.uniform(), {}, "draws numbers of Python"),
-        (lambda x: x * random.random(), {}, "draws numbers of Python"),
     ],
 )
 def test_other_values_are_named(part, options, text):

@@ -43,76 +43,54 @@ def solarize_add(image, addition):
     return image.point(table * 3)
 
 
-def without_argument(ours, oracle):
-    return lambda x, a, s: ours(x), lambda i, a: oracle(i), [(0, 0)]
-
-
-def with_argument(ours):
+def plain(ours):
     return lambda x, a, s: ours(x, a)
 
 
 # Our operation (rows, an argument per view, static), Pillow's (image,
 # argument), pairs of arguments for the two photographs.
 FACTORS = [(0.1, 1.9), (1.36, 0.0)]
-
+SHEARS = [(0.3, -0.12)]
+SHIFTS = [(100.0, -37.0), (-500.0, 13.4)]
+TURNS = [(30.0, -21.0), (6.0, 0.0), (90.0, -15.0)]
+BITS, LEVELS = [(1, 4), (2, 8), (0, 3)], [(0, 256), (76, 128)]
 
 PILLOW = {
-    "autocontrast": without_argument(
-        pillow.autocontrast, ImageOps.autocontrast
-    ),
-    "equalize": without_argument(pillow.equalize, ImageOps.equalize),
-    "invert": without_argument(pillow.invert, ImageOps.invert),
+    name: (lambda x, a, s, f=ours: f(x), lambda i, a, f=oracle: f(i), [(0, 0)])
+    for name, ours, oracle in (
+        ("autocontrast", pillow.autocontrast, ImageOps.autocontrast),
+        ("equalize", pillow.equalize, ImageOps.equalize),
+        ("invert", pillow.invert, ImageOps.invert),
+    )
+} | {
     "color": (pillow.color, enhanced(ImageEnhance.Color), FACTORS),
     "contrast": (pillow.contrast, enhanced(ImageEnhance.Contrast), FACTORS),
     "brightness": (
-        with_argument(pillow.brightness),
+        plain(pillow.brightness),
         enhanced(ImageEnhance.Brightness),
         FACTORS,
     ),
     "sharpness": (
-        with_argument(pillow.sharpness),
+        plain(pillow.sharpness),
         enhanced(ImageEnhance.Sharpness),
         FACTORS,
     ),
-    "posterize": (
-        with_argument(pillow.posterize),
-        ImageOps.posterize,
-        [(1, 4), (2, 8), (0, 3)],
-    ),
-    "solarize": (
-        with_argument(pillow.solarize),
-        ImageOps.solarize,
-        [(0, 256), (76, 128)],
-    ),
-    "solarize_add": (
-        with_argument(pillow.solarize_add),
-        solarize_add,
-        [(33, 110)],
-    ),
-    "ShearX": (
-        moved("ShearX"),
-        transformed(lambda a: (1, a, 0, 0, 1, 0)),
-        [(0.3, -0.12)],
-    ),
-    "ShearY": (
-        moved("ShearY"),
-        transformed(lambda a: (1, 0, 0, a, 1, 0)),
-        [(0.3, -0.12)],
-    ),
-    "TranslateX": (
-        moved("TranslateX"),
-        transformed(lambda a: (1, 0, a, 0, 1, 0)),
-        [(100.0, -37.0), (-500.0, 13.4)],
-    ),
-    "TranslateY": (
-        moved("TranslateY"),
-        transformed(lambda a: (1, 0, 0, 0, 1, a)),
-        [(100.0, -37.0), (-500.0, 13.4)],
-    ),
+    "posterize": (plain(pillow.posterize), ImageOps.posterize, BITS),
+    "solarize": (plain(pillow.solarize), ImageOps.solarize, LEVELS),
+    "solarize_add": (plain(pillow.solarize_add), solarize_add, [(33, 110)]),
+    **{
+        name: (moved(name), transformed(matrix), arguments)
+        for name, matrix, arguments in (
+            ("ShearX", lambda a: (1, a, 0, 0, 1, 0), SHEARS),
+            ("ShearY", lambda a: (1, 0, 0, a, 1, 0), SHEARS),
+            ("TranslateX", lambda a: (1, 0, a, 0, 1, 0), SHIFTS),
+            ("TranslateY", lambda a: (1, 0, 0, 0, 1, a), SHIFTS),
+        )
+    },
     "Rotate": (
         moved("Rotate"),
         lambda i, a: i.rotate(a, fillcolor=(128,) * 3),
-        [(30.0, -21.0), (6.0, 0.0), (90.0, -15.0)],
+        TURNS,
     ),
 }
 

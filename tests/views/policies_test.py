@@ -9,7 +9,7 @@ from image_helpers import patches, seeds, uniforms_of, within
 from tf_contrastive import distribution, views
 from tf_contrastive.base import errors
 from tf_contrastive.config.views import OPERATIONS
-from tf_contrastive.views import prng, warp
+from tf_contrastive.views import prng
 
 # Every operation of every policy, and each form of the colour jitter.
 POLICIES = {
@@ -91,8 +91,7 @@ def test_operations_change_their_fraction_of_the_views(case):
     ],
 )
 def test_views_do_not_depend_on_batch_threads_or_parts(case):
-    # Large images, which are averaged.
-    images, keys = patches(7, 140), seeds(7)
+    images, keys = patches(7, 140), seeds(7)  # Large: they are averaged.
     policy = build(case, 33)
     # Graphs round the blends of these differently in the last bit.
     atol = 1e-6 if case in ("pytorch", "shuffled") else 0
@@ -105,9 +104,8 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
     # Of two images no operation was drawn: views of an ablation share the crop.
     assert distinct == {"none": 7, "ablations": 12}.get(case, 14)
     # In other batches, on several threads, in a graph.
-    data = tf.data.Dataset.from_tensor_slices((images, keys))
-    batches = data.batch(3).map(make_views, 4)
-    result = np.concatenate(list(batches.as_numpy_iterator()))
+    data = tf.data.Dataset.from_tensor_slices((images, keys)).batch(3)
+    result = tf.concat(list(data.map(make_views, 4)), 0)
     np.testing.assert_allclose(result, eager, rtol=0, atol=atol)
     # Alone, and in a graph for images of any size.
     signature = [
@@ -222,56 +220,6 @@ def test_forms_for_tpus_make_the_same_views_with_rounded_products(
         check_views_of_a_device(made, expected)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        case
-        if case in ("stacked_randaugment", "broader")
-        else pytest.param(case, marks=pytest.mark.slow)
-        for case in views.POLICIES
-    ],
-)
-def test_graphs_for_tpus_are_float32_of_static_shapes(case, monkeypatch):
-    monkeypatch.setattr(distribution, "on_tpu", lambda: True)
-    policy = build(case, 32)
-    trace = tf.function(
-        lambda x, k: policy.photometric(x, k, static=True, view=k[:, 0]),
-        [
-            tf.TensorSpec([4, 32, 32, 3], tf.float32),
-            tf.TensorSpec([4, 2], tf.int32),
-        ],
-        autograph=False,
-    )
-    graph = trace.get_concrete_function().graph.as_graph_def()
-    nodes = [*graph.node]
-    for function in graph.library.function:
-        nodes += function.node_def
-    wide = {tf.float64.as_datatype_enum, tf.int64.as_datatype_enum}
-    for node in nodes:
-        types = {value.type for value in node.attr.values()}
-        assert tf.float64.as_datatype_enum not in types, node
-        # Of dynamic shape, or one pixel at a time.
-        slow = ("Where", "DynamicPartition", "GatherNd", "DenseBincount")
-        assert node.op not in slow, node
-        assert node.op not in ("TopKV2", "Unique") or not types & wide, node
-
-
-def test_displacements_of_a_device_are_those_of_the_host(monkeypatch):
-    operation = warp.Warp(1.0)
-    uniforms = prng.uniform(seeds(20), operation.streams)["warp"]
-    points = [[i, j] for i in (75.0, 149.0) for j in (75.0, 149.0)]
-
-    def displaced(dtype, static):
-        grid = tf.constant([points], dtype)
-        shifts = operation.displacements(tf.cast(uniforms, dtype), 224)
-        return warp.flow(grid, grid + shifts, 224, static)
-
-    expected = displaced(tf.float64, False)
-    bfloat16_products(monkeypatch)
-    assert np.abs(expected).max() > 40
-    np.testing.assert_allclose(displaced(tf.float32, True), expected, atol=0.02)
-
-
 def test_views_are_equal_in_groups_that_fit_in_the_cache():
     # Ten views of 224 pixels are changed in two groups.
     images, keys = patches(10, 200), seeds(10)
@@ -289,10 +237,8 @@ def test_views_are_equal_in_groups_that_fit_in_the_cache():
     [
         ("simclrr", {}, "augmentation=simclrr.*did you mean simclr"),
         ("ablation:bluur", {}, "did you mean blur"),
-        ("ablation:blur+blur", {}, "distinct operations"),
         ("ablation", {}, "ablation:OP"),
         ("simclr", {"blurr": True}, "'blurr': did you"),
-        ("crop", {"blur": True}, "option of crop 'blur'"),
         ("simclr", {"image_size": 0}, "image_size=0"),
     ],
 )
@@ -302,13 +248,9 @@ def test_invalid_options_are_named(name, options, match):
 
 
 def test_images_of_another_type_or_shape_are_refused():
-    for image in (
-        np.zeros((8, 8, 3), np.float32),
-        np.zeros((8, 8, 1), np.uint8),
-        np.zeros((2, 8, 8, 3), np.uint8),
-    ):
+    for shape, dtype in (((8, 8, 3), "f"), ((8, 8, 1), "B"), ((2, 8, 3), "B")):
         with pytest.raises(errors.UserError, match="pass uint8"):
-            views.evaluation(8)(image)
+            views.evaluation(8)(np.zeros(shape, dtype))
     with pytest.raises(errors.UserError, match="pass uint8"):
         views.Crop(8).batch(np.zeros((8, 8, 3), np.uint8), seeds(8))
     with pytest.raises(errors.UserError, match="views=0"):

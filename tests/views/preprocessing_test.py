@@ -26,16 +26,11 @@ def test_evaluation_only_scales_images_of_its_size(size):
     [
         ("center_crop", 32, 427, 420, 33, 32),
         ("center_crop", 32, 31, 97, 32, 100),
-        ("center_crop", 33, 101, 64, 52, 33),
         ("center_crop", 224, 427, 420, 260, 256),
         ("center_crop", 224, 401, 301, 341, 256),
-        ("center_crop", 224, 100, 150, 256, 384),
         ("center_crop", 96, 96, 200, 110, 229),
-        ("shorter_side", 32, 401, 301, 43, 32),
         ("shorter_side", 224, 401, 301, 298, 224),
-        ("squash_crop", 32, 401, 301, 32, 32),
         ("squash_crop", 224, 401, 301, 256, 256),
-        ("squash", 32, 401, 301, 32, 32),
         ("squash", 224, 401, 301, 224, 224),
     ],
 )
@@ -70,12 +65,8 @@ def test_evaluation_takes_images_of_any_shape(size, height, width):
     view = views.evaluation(size)(image).numpy()
     assert view.shape == (size, size, 3)
     assert view.min() >= 0 and view.max() <= 1
-    middle = image[(height - 1) // 2 : height // 2 + 1]
-    middle = middle[:, (width - 1) // 2 : width // 2 + 1]
-    np.testing.assert_allclose(
-        view[
-            (size - 1) // 2 : size // 2 + 1, (size - 1) // 2 : size // 2 + 1
-        ].mean((0, 1)),
-        middle.mean((0, 1)) / 255,
-        atol=0.02,
+    seen, middle = (
+        x[(h - 1) // 2 : h // 2 + 1, (w - 1) // 2 : w // 2 + 1].mean((0, 1))
+        for x, h, w in ((view, size, size), (image, height, width))
     )
+    np.testing.assert_allclose(seen, middle / 255, atol=0.02)

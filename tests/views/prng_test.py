@@ -38,8 +38,6 @@ def test_uniform_numbers_are_uniform_and_independent():
     assert table.min() >= 0 and table.max() < 1
     for column in table.T:
         assert scipy.stats.kstest(column, "uniform").pvalue > 1e-3
-        counts = np.histogram(column, bins=50, range=(0, 1))[0]
-        assert scipy.stats.chisquare(counts).pvalue > 1e-3
     # Between numbers of a seed, and from one seed to the next.
     both = np.concatenate([table[:-1], table[1:]], axis=1)
     correlation = np.corrcoef(both.T) - np.eye(both.shape[1])
@@ -51,9 +49,6 @@ def test_an_additional_stream_does_not_change_the_others():
     more = prng.uniform(seeds(20), {"flip": 1, "blur": 2, "crop": 3})
     for name in few:
         np.testing.assert_array_equal(few[name], more[name])
-
-
-def test_stream_numbers_are_unique():
     assert len(set(prng.STREAMS.values())) == len(prng.STREAMS)
 
 

@@ -43,23 +43,16 @@ def load_run(workdir: str, step: int | None = None) -> Run:
     """Reads a run's folder, at a step's checkpoint; None: the newest whole one.
 
     A run that goes on may delete the checkpoint before it is read.
-
-    Raises:
-      UserError: if it holds no run, or no such checkpoint.
     """
     run_config = check_run(workdir)
     directory = os.path.join(workdir, storage.CHECKPOINTS)
-    path: str | None
-    if step is None:
-        path = storage.newest_whole(directory)
-    else:
-        paths = {storage.step_of(p): p for p in storage.saved(workdir)}
-        if step not in paths:
-            raise errors.UserError(
-                f"{errors.arg('checkpoint', step)}: {workdir} has none of that"
-                f" step, only of {', '.join(map(str, paths))}"
-            )
-        path = paths[step]
+    paths = {storage.step_of(p): p for p in storage.saved(workdir)}
+    if step is not None and step not in paths:
+        raise errors.UserError(
+            f"{errors.arg('checkpoint', step)}: {workdir} has none of that"
+            f" step, only of {', '.join(map(str, paths))}"
+        )
+    path = paths[step] if step is not None else storage.newest_whole(directory)
     if path is None:
         raise errors.UserError(
             f"no checkpoint in {directory} yet: the run writes the first one"
@@ -74,12 +67,9 @@ def load_encoder(
 ) -> tf.keras.Model:
     """Rebuilds a run's encoder in float32, for inference or fine-tuning.
 
-    Args:
-      run: of `load_run`.
-      trained: whether to load the checkpoint's weights. Otherwise the network
-        is random: the run's initial weights with residual branches switched on.
-        (They start switched off, which would be too weak a baseline.)
-      synchronized: whether its BatchNormalization synchronizes in training.
+    If it is not `trained`, it is random: the run's initial weights with
+    residual branches switched on. (They start switched off, which would be too
+    weak a baseline.) Its BatchNormalization may be `synchronized` in training.
     """
     with networks.precision("float32"):
         encoder = networks.build_encoder(
@@ -97,9 +87,8 @@ def load_heads(
 ) -> tuple[tf.keras.layers.Layer | None, tf.keras.layers.Layer | None]:
     """Rebuilds a run's head on D features in float32, for inference.
 
-    Returns:
-      (projection h [n, D] -> z [n, P], classifier h -> logits [n, C]). One is
-      None: cross entropy has a classifier, other losses a projection.
+    As (projection h [n, D] -> z [n, P], classifier h -> logits [n, C]). One is
+    None: cross entropy has a classifier, other losses a projection.
     """
     with networks.precision("float32"):
         head = networks.build_head(run.config, run.metadata.get("num_classes"))
@@ -112,11 +101,7 @@ def load_heads(
 
 
 def restore_part(run: Run, **parts: tf.Module) -> None:
-    """Loads some of a checkpoint's objects, such as `encoder=`, completely.
-
-    Raises:
-      DeletedCheckpointError: if it was deleted meanwhile.
-    """
+    """Loads some of a checkpoint's objects, such as `encoder=`, completely."""
     try:
         status = tf.train.Checkpoint(**parts).restore(run.checkpoint)
         status.expect_partial().assert_existing_objects_matched()

@@ -24,10 +24,8 @@ from tf_contrastive.checkpoints.saving import Checkpoints
 class PreemptionListener:
     """Context in which signals are noted, not acted on.
 
-    The second signal of a kind has its usual effect.
-
-    Args:
-      strategy: whose workers must agree to stop at the same step.
+    The second signal of a kind has its usual effect. The workers of `strategy`
+    agree to stop at the same step.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -76,9 +74,6 @@ def session(
     """Context in which a job owns its folder, and hears when it must end.
 
     Yields the lock, which the chief has, and the listener.
-
-    Raises:
-      UserError: if another process has the lock, or a worker does not see it.
     """
     lock = FolderLock(workdir)
     with contextlib.ExitStack() as resources:
@@ -102,11 +97,7 @@ def saving_on_error(
     saved: Checkpoints,
     strategy: tf.distribute.Strategy,
 ) -> Iterator[None]:
-    """Saves the present step before an error of TensorFlow ends the run.
-
-    Raises:
-      UserError: for an image that can no longer be read.
-    """
+    """Saves the present step before an error of TensorFlow ends the run."""
     try:
         yield
     except tf.errors.OpError as error:

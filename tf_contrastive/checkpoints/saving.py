@@ -16,12 +16,7 @@ from tf_contrastive.config.pretrain import Pretrain
 
 
 class NonFiniteError(errors.DivergedError):
-    """A loss, a gradient or a weight of a run became NaN or infinite.
-
-    Args:
-      problem: what happened, and to what.
-      directory: the folder of checkpoints.
-    """
+    """A loss, a gradient or a weight of a run became NaN or infinite."""
 
     def __init__(self, problem: str, directory: str) -> None:
         path, _ = storage.newest(directory)
@@ -252,11 +247,7 @@ def _check_data(
     metadata: dict[str, Any],
     run_config: Pretrain,
 ) -> None:
-    """Checks that a resumed run has the data that it started with.
-
-    Raises:
-      UserError: with what changed.
-    """
+    """Raises `UserError` unless a resumed run has the data as it started."""
     kinds = {"num_examples": "images", "num_classes": "classes"}
     keys = (*kinds, "label_names")
     changed = {k for k in keys if k in written and written[k] != metadata[k]}

@@ -69,11 +69,8 @@ def read_metadata(
 def damage_of(path: str) -> str | None:
     """Returns a checkpoint's damage in one line, or None.
 
-    It is read to its last byte; each value has a checksum.
-
-    Raises:
-      UserError: if it cannot be read, whatever its content: training must not
-        go back to an older one because of that.
+    It is read to its last byte; each value has a checksum. What cannot be read,
+    whatever its content, is an error: training must not go back because of it.
     """
     try:
         reader = tf.compat.v1.train.NewCheckpointReader(path)
@@ -111,11 +108,8 @@ def newest(directory: str) -> tuple[str | None, dict[str, str]]:
 def newest_whole(directory: str) -> str | None:
     """Finds the newest whole checkpoint, and warns about newer, damaged ones.
 
-    Returns:
-      Its path; None if there is none, or a first one that was never finished.
-
-    Raises:
-      UserError: if every checkpoint is damaged.
+    None: there is none, or a first one that was never finished. All damaged
+    ones are an error.
     """
     path, damages = newest(directory)
     state = None

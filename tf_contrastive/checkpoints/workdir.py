@@ -50,11 +50,7 @@ def is_run(path: str) -> bool:
 
 
 def check_run(workdir: str) -> Pretrain:
-    """Reads the config of the run in a folder.
-
-    Raises:
-      UserError: if it holds no run.
-    """
+    """Reads the config of the run in a folder; an error if it holds none."""
     run = _read_config(workdir)
     if run is None:
         raise errors.UserError(
@@ -95,22 +91,18 @@ class OpenedRun:
 
     def __init__(self, workdir: str) -> None:
         self.workdir = workdir
-        self._contents = {name: self._read(name) for name in _FILES}
+        self._contents = self._read()
 
     def check(self) -> None:
         """Raises `LostFolderError` unless the folder still holds the run."""
-        for name, content in self._contents.items():
-            if self._read(name) != content:
-                raise self._error(f"{name}: its content is another")
+        if self._read() != self._contents:
+            raise self._error("its files are others")
 
-    def _read(self, name: str) -> bytes:
-        path = os.path.join(self.workdir, name)
+    def _read(self) -> list[bytes]:
         try:
-            return files.read(path)
+            return [files.read(os.path.join(self.workdir, x)) for x in _FILES]
         except (OSError, tf.errors.OpError) as error:
-            reason = getattr(error, "strerror", None)
-            reason = reason or errors.first_line(error)
-            raise self._error(f"{name}: {reason}") from error
+            raise self._error(errors.first_line(error)) from error
 
     def _error(self, problem: str) -> LostFolderError:
         return LostFolderError(
