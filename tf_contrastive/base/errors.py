@@ -149,10 +149,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _mentions(error: Exception, *numbers: int) -> bool:
-    """Whether an error is one of these of the operating system.
-
-    TensorFlow gives only their text, and one type to many of them.
-    """
+    """Whether an error is one of these; TensorFlow gives only their text."""
     if isinstance(error, OSError) and error.errno:
         return error.errno in numbers
     return any(os.strerror(number) in str(error) for number in numbers)
