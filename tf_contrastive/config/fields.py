@@ -134,7 +134,7 @@ def options(
         same = identity and about["identity"]
         found: Iterable[Option] = ()
         if "components" in about:
-            found = about["components"].options(value, every)
+            found = about["components"].options(field, value, every)
         elif "prefix" in about:
             inner = prefix + about["prefix"]
             yield from options(value, inner, group or field.name, same, every)
@@ -167,7 +167,8 @@ def replace(config: T, **values: Any) -> T:
             value, about = getattr(group, field.name), field.metadata
             name = prefix + field.name
             if "components" in about:
-                value = about["components"].replaced(value, values, prefix)
+                family = about["components"]
+                value = family.replaced(field, value, values, prefix)
             elif "prefix" in about:
                 value = of(value, prefix + about["prefix"])
             elif name in values:
