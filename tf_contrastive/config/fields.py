@@ -235,7 +235,8 @@ def is_list(field: dataclasses.Field) -> bool:
 
 def value_type(field: dataclasses.Field) -> type:
     """Returns the type of a value other than None, or of a list's entries."""
-    return (typing.get_args(field.type) or (field.type,))[0]
+    kind = (typing.get_args(field.type) or (field.type,))[0]
+    return kind if kind in _READERS else str  # The name of a component.
 
 
 def read(name: str, field: dataclasses.Field, value: Any) -> Any:
