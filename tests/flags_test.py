@@ -383,7 +383,7 @@ def test_any_allowed_value_is_read_back_from_a_flagfile():
             again = flags.read(Pretrain, text, "w")
             assert flags.record(again) == text, value
             checked += 1
-    assert checked > 500
+    assert checked > 300
 
 
 _MESSAGES = {

@@ -15,7 +15,6 @@ from tf_contrastive.base import terminal
         ("--help", ">&-", 0),
         ("--help", ">/dev/full", 141),
         ("--help", "2>&-", 0),
-        ("--help", "2>/dev/full", 0),
         ("--help", "<&- >&- 2>&-", 0),
         ("nope", "2>&-", 2),
     ],

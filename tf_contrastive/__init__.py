@@ -42,11 +42,7 @@ __version__ = installation.VERSION
 
 
 def _choose_keras() -> None:
-    """Makes `tf.keras` Keras 2, before TensorFlow is imported.
-
-    From TensorFlow 2.16 on that is tf-keras. TensorFlow 2.15 has its own, and
-    must not take some of its modules from tf-keras.
-    """
+    """Makes `tf.keras` Keras 2: from TensorFlow 2.16 on it is tf-keras."""
     import importlib.metadata
 
     try:

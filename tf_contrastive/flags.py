@@ -100,27 +100,18 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
 
     Each value of the result is valid by itself; see the class's `validate`.
     """
-    given: dict[str, Any] = _texts(config_class, arguments)
-    given = config_class.presets(given) | given
-    parsed = fields.replace(config_class(), **given)
-    fields.validate_fields(parsed)  # Some are required.
-    return parsed
-
-
-def _texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
-    """Returns the texts that a command's flags give to options, by name."""
     options = declared(config_class)
     keys = {(o.family, o.key): name for name, o in options.items() if o.family}
-    texts: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for name, flag in _parsed(options, arguments).items():
         if name in options:
-            texts[name] = str(flag.value)
+            given[name] = str(flag.value)
             continue
         kind = name.removesuffix("_options")
-        is_own = fields.module_of(texts.get(kind, ""))
+        is_own = fields.module_of(given.get(kind, ""))
         # A value may have commas, too.
-        given = ",".join(filter(None, flag.value or ()))
-        for pair in re.split(r",(?=\w+=)", given) if given else ():
+        lists = [re.split(r",(?=\w+=)", x) for x in flag.value or () if x]
+        for pair in itertools.chain(*lists):
             key, equals, text = pair.partition("=")
             if not equals:
                 raise errors.UserError(
@@ -129,8 +120,11 @@ def _texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
             if (name, key) not in keys and not is_own:
                 known = [key for family, key in keys if family == name]
                 raise errors.unknown(f"option in --{name}", key, known)
-            texts[keys.get((name, key), f"{kind}_{key}")] = text
-    return texts
+            given[keys.get((name, key), f"{kind}_{key}")] = text
+    given = config_class.presets(given) | given
+    parsed = fields.replace(config_class(), **given)
+    fields.validate_fields(parsed)  # Some are required.
+    return parsed
 
 
 def _parsed(

@@ -42,10 +42,8 @@ class MLP(tf.keras.Model):
       bias: whether the last layer has an offset.
       normalize_input: whether the features are l2-normalized first.
 
-    The input is [..., D], the output float32 [..., P] under any precision
-    policy. The first call or `build([None, D])` creates the variables.
-
-    SimCLR, section 2.1 and its appendix B.
+    It maps [..., D] to float32 [..., P] under any precision policy. SimCLR,
+    section 2.1 and its appendix B.
     """
 
     def __init__(
@@ -260,12 +258,10 @@ def build(
 ) -> tf.keras.Model:
     """Builds a projection head by its name: features [N, D] to z [N, P].
 
-    The names are "identity" (z = h), "linear" and "mlp", whose `layers` include
-    the last one. SimCLR, section 4.2, figure 8.
-
     Args:
-      name: one of them; or a Keras layer of your own, a function that returns
-        one, or its `module:name`.
+      name: "identity" (z = h), "linear" or "mlp" (SimCLR, section 4.2, figure
+        8); or a Keras layer of your own, a function that returns one, or its
+        `module:name`.
       synchronized, normalize_input: as for `MLP`.
       **options: other arguments of `MLP`, if the head has them.
 

@@ -2,9 +2,8 @@
 
 `weight_decay` is L2: it enters the gradient, and with it the momentum and the
 trust ratio; AdamW's is decoupled. Variables of rank 0 and 1, and those passed
-to `exempt`, are neither decayed nor adapted; with `decay_all=True` they are
-decayed, as in PyTorch. Every optimizer also takes `clipnorm` and the other
-arguments of a Keras optimizer.
+to `exempt`, are neither decayed nor adapted; `decay_all=True` decays them, as
+in PyTorch. Other arguments are those of a Keras optimizer.
 """
 
 from collections.abc import Iterable
@@ -280,9 +279,7 @@ class Adam(_L2Decay, tf.keras.optimizers.Adam):
 
     g <- g + weight_decay * w;  m <- beta_1 * m + (1 - beta_1) * g;
     s <- beta_2 * s + (1 - beta_2) * g^2;  at step t = 1, 2, ...
-
-        w <- w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m
-            / (sqrt(s) + epsilon)
+    w <- w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(s) + epsilon)
 
     Kingma and Ba 2015 (arXiv 1412.6980), in the form of section 2: epsilon is
     added before the bias of s is corrected, as in Keras, whose step it is.

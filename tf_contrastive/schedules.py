@@ -147,8 +147,7 @@ def peak(
 ) -> float:
     """Scales a base learning rate to the global batch.
 
-    "linear": base * batch / 256; "sqrt": base * sqrt(batch); "none": base.
-    SimCLR, section 2.2 and appendix B.1.
+    "linear": base * batch / 256; "sqrt": base * sqrt(batch) (SimCLR, B.1).
     """
     if scaling not in SCALINGS:
         raise errors.unknown("learning rate scaling", scaling, SCALINGS)
@@ -160,10 +159,7 @@ def peak(
 
 
 def warmup_steps(warmup_epochs: float, steps_per_epoch: int) -> int:
-    """Returns the steps of a warm-up, 0 for one of less than a step.
-
-    A step would only be trained at the lowest rate, perhaps a whole epoch.
-    """
+    """Returns the steps of a warm-up, 0 for one of less than a step."""
     steps = warmup_epochs * steps_per_epoch
     return round(steps) if steps >= 1 else 0
 

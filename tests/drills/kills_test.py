@@ -181,7 +181,7 @@ def test_a_killed_export_leaves_nothing_to_be_loaded(tmp_path):
                 process,
                 kill,
                 lambda: len(exporting.versions(str(base))),
-                lambda: {*base.glob(".export.partial-*")},
+                lambda: {*base.glob(".*.partial-*")},
                 latest=5.0,
                 ahead=3,
             )

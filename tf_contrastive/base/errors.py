@@ -1,8 +1,7 @@
 """Errors that a command reports in one line.
 
-A message says what was given, what is allowed and what to do. It names the
-arguments of the function that raised it by `arg`, so that the command line can
-write them as flags, and nothing else.
+A message says what was given, what is allowed and what to do. It names
+arguments by `arg`, so that the command line can write them as flags.
 """
 
 import contextlib
@@ -45,10 +44,7 @@ def _as_argument(name: str, value: str | None) -> str:
 def plain(
     message: str, write: Callable[[str, str | None], str] = _as_argument
 ) -> str:
-    """Returns a message as text.
-
-    `write` maps the name of an argument and its value, if any, to text.
-    """
+    """Returns a message as text, to which `write` maps its arguments."""
     parts = message.split(_MARK)
     for i in range(1, len(parts), 2):
         name, equals, value = parts[i].partition("=")
@@ -149,10 +145,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _mentions(error: Exception, *numbers: int) -> bool:
-    """Whether an error is one of these of the operating system.
-
-    TensorFlow gives only their text, and one type to many of them.
-    """
+    """Whether an error is one of these; TensorFlow gives only their text."""
     if isinstance(error, OSError) and error.errno:
         return error.errno in numbers
     return any(os.strerror(number) in str(error) for number in numbers)

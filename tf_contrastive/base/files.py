@@ -28,8 +28,6 @@ ADVICE = "choose a folder that can be written"
 MAX_BYTES = 1 << 32
 # The name of an unfinished file or folder.
 _PARTIAL = r"\..*\.partial-[0-9a-f]{32}\w*"
-# Longer names of targets are cut off in it: file systems allow 255 bytes.
-_NAME_BYTES = 100
 
 # The form of a JSON value: a type or several, [the form of each item], or
 # {key: the form of its value} of an object that may have other keys, too.
@@ -89,12 +87,9 @@ def replacing(path: str, advice: str = ADVICE) -> Iterator[str]:
 def partial(path: str, is_folder: bool = False) -> Iterator[str]:
     """Yields the name of a new file or folder beside `path`, while it is made.
 
-    A local one is there, empty. Whatever still has that name at the end of the
-    context is removed.
+    A local one is there, empty. What has that name at the end is removed.
     """
-    folder, name = os.path.split(path)
-    name = name.encode()[:_NAME_BYTES].decode(errors="ignore")
-    unfinished = os.path.join(folder, f".{name}{_suffix()}")
+    unfinished = os.path.join(os.path.dirname(path), _unique_name())
     with contextlib.ExitStack() as resources:
         resources.callback(_remove, unfinished)
         if _is_local(path):
@@ -108,10 +103,7 @@ def partial(path: str, is_folder: bool = False) -> Iterator[str]:
 
 
 def check_writable(path: str, advice: str = ADVICE) -> None:
-    """Raises `UserError` if a file `path` could not be written.
-
-    What killed writers have left in its folder is removed.
-    """
+    """Raises `UserError` if `path` cannot be written; removes leftovers."""
     with (
         errors.write_errors(path, advice),
         partial(_prepared(path)) as unfinished,
@@ -164,7 +156,7 @@ def temporary_folder() -> tempfile.TemporaryDirectory:
     """
     remove_leftovers(tempfile.gettempdir())
     folder = tempfile.TemporaryDirectory(
-        prefix=f".tf_contrastive{_suffix()}", ignore_cleanup_errors=True
+        prefix=_unique_name(), ignore_cleanup_errors=True
     )
     weakref.finalize(folder, os.close, _lock(folder.name))
     return folder
@@ -183,8 +175,8 @@ def remove_leftovers(folder: str) -> None:
             _remove(path)
 
 
-def _suffix() -> str:
-    return f".partial-{uuid.uuid4().hex}"
+def _unique_name() -> str:
+    return f".tf_contrastive.partial-{uuid.uuid4().hex}"
 
 
 def _lock(path: str) -> int:

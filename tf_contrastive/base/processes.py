@@ -11,8 +11,8 @@ from typing import Any
 
 from tf_contrastive.base import errors, installation
 
-# As `python -m tf_contrastive`, but without the present folder at the start of
-# `sys.path`, where Python would find a user's json.py before its own.
+# As `python -m tf_contrastive`, without the present folder before Python's own
+# in `sys.path`, where a user's json.py may be.
 _START = (
     "import sys; sys.path[:1] = []; sys.path.append(sys.argv.pop(1));"
     "import runpy; runpy.run_module('tf_contrastive', None, '__main__', True)"

@@ -162,21 +162,15 @@ class Family:
 
     def option(self, default: Component) -> Any:
         """Returns a dataclass field that holds the chosen member."""
-        about = {"components": self, "identity": True}
-        return dataclasses.field(default=default, metadata=about)
-
-    @functools.cached_property
-    def named(self) -> dataclasses.Field:
-        """The declaration of the option `kind`."""
         named = fields.option(
-            dataclasses.MISSING,
+            default,
             self.help,
             choices=() if self.check else self.members,
             check=self.check,
             own=self.declare is not None,
         )
-        named.name, named.type = self.kind, str
-        return named
+        about = {**named.metadata, "components": self}
+        return dataclasses.field(default=default, metadata=about)
 
     def of(self, member: Any) -> dict[str, dataclasses.Field]:
         """Returns the options of a member here, without what Python sets."""
@@ -203,13 +197,13 @@ class Family:
         }
 
     def options(
-        self, chosen: Component, every: bool = False
+        self, field: dataclasses.Field, chosen: Component, every: bool
     ) -> Iterator[fields.Option]:
         """Yields the option `kind`, and the options of the chosen component.
 
-        `every`: of all members instead, as None.
+        `field` is what `option` returned. `every`: of all members, as None.
         """
-        yield fields.Option(self.kind, chosen.label, self.named, component=self)
+        yield fields.Option(self.kind, chosen.label, field, component=self)
         values = {} if every else {**chosen.given, **chosen.arguments()}
         own = {} if every else self.of(chosen)
         others = {
@@ -236,7 +230,11 @@ class Family:
         return f"{self.kind}_{key}"
 
     def replaced(
-        self, chosen: Component, values: dict[str, Any], prefix: str
+        self,
+        named: dataclasses.Field,
+        chosen: Component,
+        values: dict[str, Any],
+        prefix: str,
     ) -> Component:
         """Returns the component that `values` choose; they lose its options."""
         name = values.pop(prefix + self.kind, chosen)
@@ -244,30 +242,28 @@ class Family:
         if isinstance(name, Component):
             chosen = name
         elif name != chosen.label:
-            given = {
-                k: x for k, x in chosen.given.items() if k in self.declared
-            }
-            fields.validate(prefix + self.kind, self.named, name)
+            given = dict(chosen.given)
+            fields.validate(prefix + self.kind, named, name)
             if self.declare:
                 chosen = self.declare(name)
             else:
                 chosen = self.members[name](**self.defaults.get(name, {}))
         own = self.of(chosen)
         for key, field in [*own.items(), *self.declared.items()]:
-            named = prefix + self._name(key, field)
-            value = values.pop(named, None)
+            option = prefix + self._name(key, field)
+            value = values.pop(option, None)
             if value in (None, fields.AUTO):
                 continue
-            value = fields.read(named, field, value)
+            value = fields.read(option, field, value)
             is_own = field is own.get(key)
             if is_own or key not in own:
                 given[key] = value
             if not is_own and not self.ignores_others:
                 raise errors.UserError(
-                    f"{errors.arg(named)} is not an option of"
+                    f"{errors.arg(option)} is not an option of"
                     f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
                     f" {', '.join(self.takers(key))}: leave it out, or set"
-                    f" {errors.arg(named, fields.AUTO)}"
+                    f" {errors.arg(option, fields.AUTO)}"
                 )
         if not self.ignores_others:
             given = {key: x for key, x in given.items() if key in own}

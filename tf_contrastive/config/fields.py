@@ -134,7 +134,7 @@ def options(
         same = identity and about["identity"]
         found: Iterable[Option] = ()
         if "components" in about:
-            found = about["components"].options(value, every)
+            found = about["components"].options(field, value, every)
         elif "prefix" in about:
             inner = prefix + about["prefix"]
             yield from options(value, inner, group or field.name, same, every)
@@ -167,7 +167,8 @@ def replace(config: T, **values: Any) -> T:
             value, about = getattr(group, field.name), field.metadata
             name = prefix + field.name
             if "components" in about:
-                value = about["components"].replaced(value, values, prefix)
+                family = about["components"]
+                value = family.replaced(field, value, values, prefix)
             elif "prefix" in about:
                 value = of(value, prefix + about["prefix"])
             elif name in values:
@@ -234,7 +235,8 @@ def is_list(field: dataclasses.Field) -> bool:
 
 def value_type(field: dataclasses.Field) -> type:
     """Returns the type of a value other than None, or of a list's entries."""
-    return (typing.get_args(field.type) or (field.type,))[0]
+    kind = (typing.get_args(field.type) or (field.type,))[0]
+    return kind if kind in _READERS else str  # The name of a component.
 
 
 def read(name: str, field: dataclasses.Field, value: Any) -> Any:

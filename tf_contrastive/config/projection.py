@@ -1,7 +1,6 @@
 """Projection heads: their options and traits."""
 
 import functools
-from typing import ClassVar
 
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, Family, by_name
@@ -13,9 +12,6 @@ _MAX_UNITS = 65_536
 
 class HeadDeclaration(Component):
     """Traits of a projection head."""
-
-    # Whether it is one matrix.
-    is_linear: ClassVar[bool] = False
 
     def sizes(self, features: int) -> list[int]:
         """Returns the dimensions from the features to the projections."""
@@ -34,7 +30,6 @@ class Linear(HeadDeclaration):
 
     name = "linear"
     implementation = "tf_contrastive.heads:build_linear"
-    is_linear = True
 
     output: int = option(
         128, "dimension of the projections", minimum=2, maximum=_MAX_UNITS
@@ -61,7 +56,6 @@ class MLP(Linear):
 
     name = "mlp"
     implementation = "tf_contrastive.heads"
-    is_linear = False
 
     layers: int = option(2, "dense layers of the mlp", minimum=2, maximum=4)
     hidden: int | None = option(

@@ -78,7 +78,7 @@ def lacks_linear_map(context: EvaluationContext) -> str | None:
             f" the {errors.arg('workdir')} of a run"
         )
     projection = context.subject.run.projection
-    if not projection.is_linear:
+    if len(projection.sizes(1)) != 2:
         linear = errors.arg("projection", "linear")
         return f"the projection is not linear: use a run of {linear}"
     return None
