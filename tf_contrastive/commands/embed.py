@@ -11,6 +11,7 @@ from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import dataset
 from tf_contrastive.config.data import (
     Reading,
+    check_encoder,
     check_encoder_channels,
     inherited,
 )
@@ -25,20 +26,9 @@ class Embed(Command):
 
     IS_OF_ONE: ClassVar = True
     COMMON: ClassVar = (
-        "workdir",
-        "saved_model",
-        "input",
-        "data_dir",
-        "split",
-        "output",
-        "format",
-        "shard_size",
-        "embedding_batch_size",
-        "csv_path_column",
-        "csv_label_column",
-        "label_feature",
-        "max_bad_images",
-        "runner",
+        *("workdir", "saved_model", "input", "data_dir", "split", "output"),
+        *("format", "shard_size", "embedding_batch_size", "csv_path_column"),
+        *("csv_label_column", "label_feature", "max_bad_images", "runner"),
     )
 
     embedding: Embedding = group(Embedding())
@@ -47,17 +37,7 @@ class Embed(Command):
 
     def _check(self) -> None:
         e = self.embedding
-        if bool(e.workdir) == bool(e.saved_model):
-            raise UserError(
-                f"set one of {arg('workdir', 'RUN')} and"
-                f" {arg('saved_model', 'EXPORT/VERSION')}"
-            )
-        if e.saved_model and not e.input:
-            raise UserError(
-                f"{arg('saved_model', e.saved_model)} needs"
-                f" {arg('input', 'DATASET')}: an export does not name its"
-                " dataset"
-            )
+        check_encoder(e.workdir, e.saved_model, e.input, "input")
         if e.runner_options and not e.runner:
             raise UserError(
                 f"{arg('runner_options', e.runner_options)} has no effect"

@@ -147,6 +147,22 @@ class Reading:
         return self.unlabelled == "own_views"
 
 
+def check_encoder(
+    workdir: str, saved_model: str, dataset: str, name: str = "dataset"
+) -> None:
+    """Raises `UserError` unless one encoder, and data for it, are set."""
+    if bool(workdir) == bool(saved_model):
+        raise UserError(
+            f"set one of {arg('workdir', 'RUN')} and"
+            f" {arg('saved_model', 'EXPORT/VERSION')}"
+        )
+    if saved_model and not dataset:
+        raise UserError(
+            f"{arg('saved_model', saved_model)} needs {arg(name, 'DATASET')}:"
+            " an export does not name its dataset"
+        )
+
+
 def inherited(given: Reading, run: Reading) -> Reading:
     """Returns how to read the data of a run: as it did, but for what is set."""
     changed = {
