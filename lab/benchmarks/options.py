@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from tf_contrastive import flags
 from tf_contrastive.config.checks import each, matching, shell_words
-from tf_contrastive.config.compilation import Compilation
-from tf_contrastive.config.fields import group, option, replace
+from tf_contrastive.config.fields import option, replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import PRECISIONS, check_divisible
 from tf_contrastive.config.views import augmentation_name
@@ -78,7 +77,6 @@ class Step(Benchmark):
         "comma-separated numbers of replicas; above 1 on virtual CPU devices",
         minimum=1,
     )
-    compilation: Compilation = group(Compilation())
 
     def run(self) -> Pretrain:
         """Returns the run whose step is measured."""
@@ -89,9 +87,8 @@ class Step(Benchmark):
         """Checks the run."""
         run = self.run()
         run.validate()
-        if not self.compilation.compile_for:
-            for count in self.replicas:
-                check_divisible(run.schedule.batch_size, count)
+        for count in self.replicas:
+            check_divisible(run.schedule.batch_size, count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,11 +127,8 @@ class Input(Benchmark):
 
     policies: tuple[str, ...] = option(
         (
-            "simclr",
-            "simaugment",
-            "autoaugment",
-            "randaugment",
-            "stacked_randaugment",
+            *("simclr", "simaugment", "autoaugment"),
+            *("randaugment", "stacked_randaugment"),
         ),
         "comma-separated augmentation policies",
         check=each(augmentation_name),

@@ -1,7 +1,6 @@
 """The training step next to the forward and backward pass of its encoder.
 
-Projection, loss, metrics, probe and optimizer are the overhead. Both are run
-here, or compiled for a TPU that is not here.
+Projection, loss, metrics, probe and optimizer are the overhead.
 """
 
 import statistics
@@ -13,9 +12,8 @@ import tensorflow as tf
 from lab.benchmarks import measure
 from lab.benchmarks.options import Common, Step
 from tf_contrastive import datasets, distribution, train
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import terminal
 from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import synthetic
 from tf_contrastive.model import networks
 from tf_contrastive.views.host_and_device import from_wire
@@ -33,30 +31,11 @@ _COLUMNS = {
     "views/s": "{views_per_second:.1f}",
     "bare views/s": "{bare_views_per_second:.1f}",
 }
-# Of one core; "/ bare": divided by what the bare encoder takes.
-_COMPILED_COLUMNS = {
-    "topology": "{topology}",
-    "encoder": "{encoder}",
-    "precision": "{precision}",
-    "augment on": "{augment_on}",
-    "images": "{images_per_core}",
-    "Tflop": "{teraflops:.3f}",
-    "flops / bare": "{flops_ratio:.3f}",
-    "GB": "{gigabytes:.2f}",
-    "bytes / bare": "{bytes_ratio:.3f}",
-    "Mcycles": "{megacycles:.1f}",
-    "cycles / bare": "{cycles_ratio:.3f}",
-    "MiB": "{memory_mib:.0f}",
-    "memory / bare": "{memory_ratio:.3f}",
-}
 
 
 def run(common: Common, options: Step) -> measure.Report:
     """Measures the step of `run_flags` at each precision and replica count."""
     base = options.run()
-    if options.compilation.compile_for:
-        rows = _compiled(base, options)
-        return measure.Report(rows, measure.table(_COMPILED_COLUMNS, rows))
     counts = options.replicas
     # The largest first, since the CPU can be split only once.
     strategies = {
@@ -90,18 +69,16 @@ def bare(
     """Returns an encoder's forward and backward pass, as one graph.
 
     It maps an iterator of the step's batches to the gradients of each replica.
-
-    Args:
-      encoder: the encoder.
-      strategy: that of the step.
-      jit_compile: whether XLA compiles the passes of each replica.
-
-    Returns:
-      that function.
+    XLA compiles the passes of each replica if `jit_compile` is set.
     """
 
     def passes(data: Any) -> list[tf.Tensor]:
-        return both_passes(encoder, data)
+        inputs = data[0]
+        views = inputs[0] if isinstance(inputs, tuple) else inputs
+        images = tf.reshape(from_wire(views), [-1, *views.shape[2:]])
+        with tf.GradientTape() as tape:
+            total = tf.reduce_mean(encoder(images, training=True) ** 2)
+        return tape.gradient(total, encoder.trainable_variables)
 
     run = tf.function(passes, jit_compile=True) if jit_compile else passes
 
@@ -110,66 +87,6 @@ def bare(
         return strategy.run(run, args=(next(iterator),))
 
     return on_replicas
-
-
-def both_passes(encoder: tf.keras.Model, data: Any) -> list[tf.Tensor]:
-    """Returns an encoder's gradients for a batch of a step, without a loss."""
-    inputs = data[0]
-    views = inputs[0] if isinstance(inputs, tuple) else inputs
-    images = tf.reshape(from_wire(views), [-1, *views.shape[2:]])
-    with tf.GradientTape() as tape:
-        total = tf.reduce_mean(encoder(images, training=True) ** 2)
-    return tape.gradient(total, encoder.trainable_variables)
-
-
-def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
-    """Compiles the step for a TPU, and the encoder alone for one core of it.
-
-    The encoder alone has the fused batch normalization of Keras over its core's
-    batch: no collectives, and no changes of colours.
-    """
-    # Late: it uses operations that are not in TensorFlow's API.
-    from tf_contrastive.doctor.tpu import chips, compilation
-
-    chosen = options.compilation
-    target = chips.topology(chosen.compile_for)
-    compiler, of_one = (
-        compilation.Compiler(target, chosen.compile_python, cores)
-        for cores in (target.cores, 1)
-    )
-    rows = []
-    for precision in options.precisions:
-        prepared, _ = compilation.prepare(
-            fields.replace(base, precision=precision), target.cores
-        )
-        run = prepared.options
-        images = run.schedule.batch_size // target.cores
-        programs = compilation.Programs(prepared, compiler)
-        step = programs.step(images)
-        bare = programs.of_encoder(both_passes, images, of_one)
-        if "error" in step or "error" in bare:
-            raise errors.UserError(
-                f"{errors.arg('compile_for', target.name)}: {images} images per"
-                " core do not fit at this precision: set a smaller batch_size"
-                " in run_flags"
-            )
-        memory = [compilation.needed(facts)[0] for facts in (step, bare)]
-        row = {
-            "topology": target.name,
-            "encoder": run.encoder.label,
-            "images_per_core": images,
-            "precision": precision,
-            "augment_on": run.views.augment_on,
-            "teraflops": step["flops"] / 1e12,
-            "gigabytes": step["bytes"] / 1e9,
-            "megacycles": step["cycles"] / 1e6,
-            "memory_mib": memory[0] / 2**20,
-            "memory_ratio": memory[0] / memory[1],
-        }
-        for name in ("flops", "bytes", "cycles"):
-            row[f"{name}_ratio"] = step[name] / bare[name]
-        rows.append(row)
-    return rows
 
 
 def _measure(prepared: train.PreparedRun, repeats: int) -> measure.Row:

@@ -359,29 +359,20 @@ def test_a_task_of_an_array_does_one_run(run, commands, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_sweep_of_digits_resumes(tmp_path):
-    """Killed in the second of four runs; one of them diverges."""
+    """Killed in the second of two runs."""
     command = running.main(
-        "sweep",
-        "--workdir=s",
-        "--dataset=digits",
-        "--split=train[:256]",
-        "--encoder=resnet10",
-        "--width=0.125",
-        "--batch_size=64",
-        "--epochs=3",
-        *small.FLAGS,
-        "--learning_rate=0.3,1e30",
-        "--temperature=0.2,0.5",
+        *("sweep", "--workdir=s", "--dataset=digits", "--encoder=convnet"),
+        *("--split=train[:256]", "--batch_size=64", "--epochs=60"),
+        *(*small.FLAGS, "--temperature=0.2,0.5"),
     )
     where = {"cwd": tmp_path, "variables": {"PYTHONPATH": str(running.ROOT)}}
-    saved = "s/learning_rate=0.3,temperature=0.5-*/checkpoints/*.index"
+    saved = "s/temperature=0.5-*/checkpoints/*.index"
     with running.start(command, **where) as sweeping:
         running.wait_for(lambda: [*tmp_path.glob(saved)], sweeping)
-    done = running.run(command, status=1, **where)
+    done = running.run(command, **where)
     rows = _table(tmp_path / "s")["runs"]
-    assert [row["status"] for row in rows] == ["finished"] * 2 + ["failed"] * 2
-    assert all("not finite" in row["reason"] for row in rows[2:])
+    assert [row["status"] for row in rows] == ["finished"] * 2
     assert "resumed at step" in done.stderr
-    # The first run was done already; the others began or went on.
-    assert done.stderr.count("tf_contrastive pretrain") == 3
+    # The first run was done already.
+    assert done.stderr.count("tf_contrastive pretrain") == 1
     assert rows[0]["metrics"]["knn/k=5/top1"] > 0.3

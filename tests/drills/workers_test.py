@@ -98,7 +98,7 @@ def test_two_processes_take_the_steps_of_one_and_local_negatives_do_not(
     assert _error(weights("two0-local"), expected) > 1e-2
 
 
-EPOCHS, TOTAL = 15, 60
+EPOCHS, TOTAL = 10, 40
 _LINEAR = ("--linear_epochs=3", "--linear_batch_size=64")
 _LINEAR += ("--linear_augmentation=crop", "--linear_learning_rate=1")
 

@@ -12,9 +12,6 @@ import pytest
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from lab.benchmarks.step import both_passes
-from lab.commands import benchmark
-from lab.commands.benchmark import Benchmark
 from tf_contrastive.base import errors
 from tf_contrastive.commands import doctor as command
 from tf_contrastive.commands.doctor import Doctor
@@ -111,9 +108,6 @@ def fake(tmp_path, monkeypatch):
         def lower(self, images):
             return f"step {images}".encode()
 
-        def lower_encoder(self, passes, images):
-            return f"encoder {images}".encode()
-
     monkeypatch.setattr(compilation, "Step", Step)
     monkeypatch.setattr(tpu, "_INPUT", 0.1)
     return _fake_python(tmp_path)
@@ -199,38 +193,6 @@ def test_absent_data_are_assumed(fake, tmp_path, dataset, side):
     assert report["input"]["cpu_cores_per_host"] is None
 
 
-def test_the_step_is_compared_with_the_encoder_alone(fake, tmp_path, capsys):
-    python, log = fake
-    words = "--dataset=digits --encoder=resnet10 --batch_size=64"
-    output = tmp_path / "step.json"
-    options = fields.replace(
-        Benchmark(),
-        benchmark="step",
-        run_flags=words,
-        precisions="mixed_bfloat16",
-        compile_for="v4:2x2x1",
-        compile_python=python,
-        output=str(output),
-    )
-    assert benchmark.run(options) == 0
-    (row,) = json.loads(output.read_text())["results"]
-    assert row["images_per_core"] == 8 and row["teraflops"] == 0.011
-    assert row["flops_ratio"] == row["cycles_ratio"] == 1.25
-    assert row["bytes_ratio"] == row["memory_ratio"] == 1.0
-    # The step on all cores, the encoder on one of them.
-    assert log.read_text().splitlines() == [
-        "step 8 v4:2x2x1 8 whole",
-        "encoder 8 v4:2x2x1 1 whole",
-    ]
-    assert "bytes / bare" in capsys.readouterr().out
-    with pytest.raises(errors.UserError, match="batch_size in run_flags"):
-        benchmark.run(
-            fields.replace(options, run_flags=f"{words} --batch_size=1024")
-        )
-    with pytest.raises(errors.UserError, match="not of benchmark=loss"):
-        fields.replace(options, benchmark="loss").validate()
-
-
 @pytest.mark.parametrize(
     ("name", "cores", "hosts"),
     [("v4:2x2x1", 8, 1), ("v4:2x2x4", 32, 4), ("v5e:4x4", 16, 2)],
@@ -260,15 +222,10 @@ def test_what_cannot_be_compiled_is_told(options, message, fake):
 @pytest.mark.slow
 def test_the_step_of_several_cores_has_their_collectives(tmp_path):
     run, _ = compilation.prepare(_options(loss="supcon"), 4)
-    step = lowering.Step(run)
-    program = step.lower(2)
+    program = lowering.Step(run).lower(2)
     # Of each gradient, of BatchNorm's statistics, and of the loss's embeddings.
     assert program.count(compiler.ALL_REDUCE.encode()) > 20
     assert program.count(compiler.REPLICA_ID.encode()) > 0
-    # The encoder alone has Keras' own normalization, over its core's batch.
-    alone = step.lower_encoder(both_passes, 2)
-    assert b"Marker" not in alone and len(alone) < len(program)
-    assert b"batch-norm-grad" in alone
     assert b"batch-norm-grad" not in program
 
 

@@ -20,7 +20,7 @@ from tf_contrastive.config.runtime import Machine
 from tf_contrastive.doctor.smoke import substitute
 from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.doctor.tpu.chips import Topology
-from tf_contrastive.doctor.tpu.lowering import Passes, Step
+from tf_contrastive.doctor.tpu.lowering import Step
 
 # Batches at most, besides the run's own, to find the largest.
 _MORE = 6
@@ -224,15 +224,6 @@ class Programs:
                 self._lowered[images], title, mode
             )
         return self._steps[key]
-
-    def of_encoder(
-        self, passes: Passes, images: int, compiler: Compiler
-    ) -> Facts:
-        """Compiles `passes` of the encoder alone; see `Step.lower_encoder`."""
-        title = f"{self._title} alone, {images} images"
-        with terminal.elapsed(f"lowering {title}"):
-            program = self._step.lower_encoder(passes, images)
-        return compiler.compile(program, title)
 
     def largest(self, images: int) -> int | None:
         """Returns the largest batch per core that fits, of those tried.

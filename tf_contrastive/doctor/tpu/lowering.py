@@ -14,9 +14,6 @@ from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.contrastive_step import Gradients, Results
 
-# A computation of an encoder and a batch of the step.
-Passes = Callable[[tf.keras.Model, Any], Any]
-
 
 def _marker(x: tf.Tensor) -> tf.Tensor:
     """Stands for the sum over all cores: the CPU's XLA has no such kernel."""
@@ -105,45 +102,20 @@ class Step:
 
     def lower(self, images: int) -> bytes:
         """Returns the serialized HLO of a step with `images` per core."""
-        cores = self._run.machine.replicas
-        with _Core(cores):
-            return self._lower(self._model.train_step, images)
-
-    def lower_encoder(self, passes: Passes, images: int) -> bytes:
-        """Returns the HLO of `passes`, with `images` on one core.
-
-        The encoder has the fused batch normalization of Keras.
-        """
-        with networks.precision(self._precision):
-            encoder = _with_keras_normalization(self._model.encoder)
-        return self._lower(lambda batch: passes(encoder, batch), images)
-
-    def _lower(self, function: Callable[[Any], Any], images: int) -> bytes:
-        run = self._run
+        run, step = self._run, self._model.train_step
         classes = run.source.info.num_classes
-        few = synthetic.batches(run.options, classes, 1, run.strategy)
-        zeros = tf.nest.map_structure(
-            lambda x: tf.zeros([images, *x.shape[1:]], x.dtype),
-            few.element_spec,
-        )
 
         @tf.function(jit_compile=True)
         def compiled(batch: Any) -> Any:
-            return function(batch)
+            return step(batch)
 
-        with networks.precision(self._precision):
-            return compiled.experimental_get_compiler_ir(zeros)(
-                stage="hlo_serialized"
+        with _Core(run.machine.replicas):
+            few = synthetic.batches(run.options, classes, 1, run.strategy)
+            zeros = tf.nest.map_structure(
+                lambda x: tf.zeros([images, *x.shape[1:]], x.dtype),
+                few.element_spec,
             )
-
-
-def _with_keras_normalization(layer: tf.keras.layers.Layer) -> Any:
-    """Clones an encoder, with Keras' own batch normalization for ours."""
-    if isinstance(layer, tf.keras.Model):
-        return tf.keras.models.clone_model(
-            layer, clone_function=_with_keras_normalization
-        )
-    keras = tf.keras.layers.BatchNormalization
-    if isinstance(layer, keras):
-        return keras.from_config(keras.get_config(layer))
-    return type(layer).from_config(layer.get_config())
+            with networks.precision(self._precision):
+                return compiled.experimental_get_compiler_ir(zeros)(
+                    stage="hlo_serialized"
+                )
