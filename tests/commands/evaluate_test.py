@@ -209,16 +209,15 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
 @pytest.mark.slow
 def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
     """An export of unlabelled data: what needs no labels is left."""
-    folder = tmp_path / "flat"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for i in range(30):
-        pixels = rng.integers(0, 256, [8, 8, 3], np.uint8)
-        PIL.Image.fromarray(pixels).save(folder / f"{i}.png")
+    images = np.random.default_rng(0).integers(0, 256, [30, 8, 8, 3], np.uint8)
+    (tmp_path / "flat").mkdir()
+    for number, pixels in enumerate(images):
+        image = PIL.Image.fromarray(pixels)
+        image.save(tmp_path / "flat" / f"{number}.png")
     exporting.export(str(trained), str(tmp_path / "export"))
     _evaluate(
         saved_model=str(tmp_path / "export"),
-        dataset=f"folder:{folder}",
+        dataset=f"folder:{tmp_path}/flat",
         train_split="train[:50%]",
         test_split="train[50%:]",
         output_dir=str(tmp_path / "out"),
@@ -227,12 +226,9 @@ def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "left out: knn (" in out and "has no labels" in out
     report = _report(tmp_path / "out")
-    lacking = {"knn", "linear", "logistic", "kmeans"}
-    assert lacking <= set(report["left_out"])
-    measured = {row["protocol"] for row in report["results"]}
-    assert "tsne" in measured
-    plots = sorted(p.name for p in (tmp_path / "out/evaluation").glob("*.png"))
-    assert any(name.startswith("trained-tsne") for name in plots)
+    assert {"knn", "linear", "logistic", "kmeans"} <= set(report["left_out"])
+    assert "tsne" in {row["protocol"] for row in report["results"]}
+    assert list((tmp_path / "out/evaluation").glob("trained-tsne*.png"))
     # Nothing is written where the export stands.
     assert not (tmp_path / "export" / "evaluation.json").exists()
 
@@ -398,18 +394,26 @@ def _steps(workdir):
 
 
 @pytest.mark.slow
-def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
-    assert command.run(_watch(run)) == 0
+def test_every_checkpoint_is_scored_once_until_the_run_has_ended(
+    run, monkeypatch, capsys
+):
+    """Also by a protocol that diverges, after the others."""
+    error = errors.DivergedError("1% diverged")
+    with monkeypatch.context() as patch:
+        _stub(patch, "finetune", ("1%", error))
+        options = _watch(run, protocols="finetune,prototype")
+        assert command.run(options) == 0
     assert _steps(run) == [5, 10, 15]
     said = capsys.readouterr()
     assert "the run has ended: 3 checkpoint(s) scored" in said.err
+    assert said.err.count("1% diverged") >= 3
     assert {r["encoder"] for r in _report(run)["results"]} == {"trained"}
     points = contexts.points(run / "events" / "evaluation")
     assert [step for step, _ in points["trained/prototype/top1"]] == [5, 10, 15]
     # What is done stays done.
     assert command.run(_watch(run)) == 0
     assert "0 checkpoint(s) scored" in capsys.readouterr().err
-    # With other hyperparameters, or data, it is not done.
+    # With other data it is not done.
     assert command.run(_watch(run, test_split="test[:100]")) == 0
     assert "3 checkpoint(s) scored" in capsys.readouterr().err
 
@@ -422,17 +426,6 @@ def test_watch_leaves_out_checkpoints_before_one_that_is_scored(
     assert command.run(_watch(run)) == 0
     assert "0 checkpoint(s) scored" in capsys.readouterr().err
     assert _steps(run) == [15]
-
-
-@pytest.mark.slow
-def test_watch_goes_on_after_a_divergence(run, monkeypatch, capsys):
-    for path in (run / "checkpoints").glob("ckpt-5*"):
-        path.unlink()
-    error = errors.DivergedError("1% diverged")
-    _stub(monkeypatch, "finetune", ("1%", error))
-    assert command.run(_watch(run, protocols="finetune,prototype")) == 0
-    assert _steps(run) == [10, 15]
-    assert capsys.readouterr().err.count("1% diverged") >= 2
 
 
 @pytest.mark.slow
@@ -512,28 +505,20 @@ with small.encoder():
 def test_a_live_run_is_watched_to_its_end(tmp_path):
     run = tmp_path / "run"
     words = small.words(
-        learning_rate=0.5,
-        epochs=75,
-        workdir=run,
+        **{"learning_rate": 0.5, "epochs": 50, "workdir": run},
         checkpoint_every_steps=50,
         runtime_options="keep_checkpoints=9",
     )
     folder = run / "checkpoints"
     watch = processes.python(
-        _WATCH,
-        "--watch",
-        f"--workdir={run}",
-        "--protocols=prototype",
-        "--scale=cpu",
-        "--train_split=train[:256]",
-        "--test_split=test",
+        *(_WATCH, "--watch", f"--workdir={run}", "--protocols=prototype"),
+        *("--scale=cpu", "--train_split=train[:256]", "--test_split=test"),
     )
     with processes.start(processes.small("pretrain", *words)) as training:
         processes.wait_for((run / "config.flags").exists, training)
         with processes.start(watch) as watching:
-            processes.wait_for((folder / "ckpt-50.index").exists, training)
-            # It waits for the first result, so that the watch must be beside
-            # it.
+            processes.wait_for(lambda: small.newest(run) >= 50, training)
+            # It waits for the first result: the watch must be beside it.
             training.kill(signal.SIGSTOP)
             processes.wait_for(lambda: _steps_or_none(run), watching)
             assert training.running()
@@ -542,11 +527,11 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
             assert training.ended() == 0, training.output
             assert watching.ended() == 0, watching.output
             told = watching.output
-    steps = [50, 100, 150, 200, 250, 300]
-    assert early and early[-1] < 300
+    steps = [50, 100, 150, 200]
+    assert early and early[-1] < steps[-1]
     assert _steps(run) == steps
-    assert "the run has ended: 6 checkpoint(s) scored" in told
-    assert told.index("step 50:") < told.index("step 300:")
+    assert "the run has ended: 4 checkpoint(s) scored" in told
+    assert told.index("step 50:") < told.index("step 200:")
     # Each result is of the weights of its step.
     found = checkpoints.load_run(str(run))
     with small.encoder():
@@ -555,6 +540,6 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
             encoder = checkpoints.load_encoder(at)
             assert embedding.checksum(encoder) == entry["checksum"]
     points = contexts.points(run / "events" / "evaluation")
-    tops = [top for _, top in points["trained/prototype/top1"]]
-    assert [step for step, _ in points["trained/prototype/top1"]] == steps
-    assert len(set(tops)) > 1 and tops[-1] > 0.4
+    found, tops = zip(*points["trained/prototype/top1"], strict=True)
+    assert [*found] == steps
+    assert len(set(tops)) > 1 and tops[-1] > 0.3

@@ -104,7 +104,6 @@ _AGAIN = ["run", "outcome"]
     ("flags", "tpu", "following", "calls", "status"),
     [
         # A missing TPU is created. A failed run ends all.
-        ([], "", [1, [0, "READY"]], _NEW, 0),
         ([], "", [1, [2, "READY"]], [*_NEW, "outcome"], 2),
         # Without capacity, it is tried again.
         ([], "", [0, 0, 1, [0, "READY"]], ["create"] * 2 + _NEW, 0),
