@@ -424,4 +424,4 @@ def test_epochs_do_not_add_to_memory(tmp_path):
     words = [sys.executable, "-m", "tests.memory_growth", str(tmp_path)]
     done = processes.run(words, variables={"MALLOC_ARENA_MAX": "1"})
     growth, lost = map(float, done.stdout.split()[-2:])
-    assert growth - lost < 2**20
+    assert growth - lost < 1.5 * 2**20

@@ -115,16 +115,14 @@ def _options(capsys, name, option):
         # Of families, whose options are separated by commas.
         (
             ["--loss=supcon", "--loss_options=positives_cap=1;positives_cap=2"],
-            "loss_options",
-            ["positives_cap=1", "positives_cap=2"],
+            *("loss_options", ["positives_cap=1", "positives_cap=2"]),
         ),
         (
             [
                 "--loss=supcon",
-                "--loss_options=contrast=one_view,denominator=all",
+                "--loss_options=contrast=one_view,positives_cap=1",
             ],
-            "loss_options",
-            ["contrast=one_view,denominator=all"],
+            *("loss_options", ["contrast=one_view,positives_cap=1"]),
         ),
     ],
 )
@@ -180,16 +178,10 @@ def test_a_grid_that_cannot_work_runs_nothing(
 def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
     assert run(*_GRID, "--dataset=digits", "--noevaluate_untrained") == 0
     pretrain, evaluate = commands.calls[:2]
-    assert pretrain[:-1] == [
-        "pretrain",
-        "--learning_rate=0.1",
-        "--temperature=0.2",
-        "--dataset=digits",
-    ]
-    assert evaluate[:4] == [
-        *("evaluate", "--protocols=knn", "--nountrained"),
-        "--nountrained",
-    ]
+    flags = ["--learning_rate=0.1", "--temperature=0.2", "--dataset=digits"]
+    assert pretrain[:-1] == ["pretrain", *flags]
+    flags = ["--protocols=knn", "--nountrained", "--nountrained"]
+    assert evaluate[:-1] == ["evaluate", *flags]
     assert pretrain[-1] == evaluate[-1]
     names = [
         f"learning_rate={rate},temperature={temperature}"
@@ -203,12 +195,8 @@ def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
     assert report["metric"] == "knn/k=5/top1"
     rows = report["runs"]
     assert [row["name"].rpartition("-")[0] for row in rows] == names[::-1]
-    assert [row["metrics"]["knn/k=5/top1"] for row in rows] == [
-        0.14,
-        0.10,
-        0.06,
-        0.02,
-    ]
+    accuracies = [row["metrics"]["knn/k=5/top1"] for row in rows]
+    assert accuracies == [0.14, 0.10, 0.06, 0.02]
     assert {row["status"] for row in rows} == {"finished"}
     assert rows[0]["options"]["temperature"] == "0.5"
     assert rows[0]["values"] == [
@@ -262,9 +250,8 @@ def test_a_failure_is_named_and_stops_no_other(run, commands, tmp_path, capsys):
 
 
 def test_an_interrupted_sweep_resumes(run, commands, tmp_path):
-    commands.ends = {
-        "--learning_rate=0.3 --temp": (errors.EXIT_RESUME, "saved")
-    }
+    saved = (errors.EXIT_RESUME, "saved")
+    commands.ends = {"--learning_rate=0.3 --temp": saved}
     assert run(*_GRID) == errors.EXIT_RESUME
     assert len(commands.take()) == 5
     commands.ends = {}
@@ -285,9 +272,8 @@ def test_without_accuracies_the_smallest_loss_is_best(run, commands, tmp_path):
 
 def test_own_parts_are_allowed_in_the_evaluation(run, commands):
     assert run("--learning_rate=0.1", "--own_modules=mine,others") == 0
-    pretrain, evaluate = commands.calls
-    assert "--own_modules=mine,others" in pretrain
-    assert "--own_modules=mine,others" in evaluate
+    assert len(commands.calls) == 2
+    assert all("--own_modules=mine,others" in x for x in commands.calls)
 
 
 def test_what_would_end_a_run_is_found_before_the_first(run, commands):
@@ -312,18 +298,8 @@ def test_what_would_end_a_run_is_found_before_the_first(run, commands):
             ["--dataset=digits", "--evaluate_dataset=folder:/nowhere"],
             ["folder:/nowhere"],
         ),
-        (
-            ["--dataset=digits", "--evaluate_test_split=nope"],
-            ["nope"],
-        ),
-        (
-            [
-                "--dataset=FOLDER",
-                "--loss=ntxent",
-                "--evaluate_protocols=linear",
-            ],
-            ["no labels"],
-        ),
+        (["--dataset=digits", "--evaluate_test_split=nope"], ["nope"]),
+        (["--dataset=FOLDER", "--loss=ntxent"], ["no labels"]),
         (["--dataset=FOLDER", "--loss=supcon,ntxent"], ["loss=supcon"]),
         # All is there.
         (["--dataset=digits", "--learning_rate=0.1,0.3"], None),
