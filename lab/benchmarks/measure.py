@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from lab.benchmarks.options import Common
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import terminal
 from tf_contrastive.doctor import memory
 
 _MIB = 2**20
@@ -178,15 +178,6 @@ def _growth(maker: Maker, case: Any) -> int:
 
 
 # ---- Reports -----------------------------------------------------------------
-
-
-def check_output(option: str, path: str) -> None:
-    """Raises `UserError` if a file cannot be created at `path`."""
-    folder = os.path.dirname(path) or "."
-    if not tf.io.gfile.isdir(folder) or tf.io.gfile.isdir(path):
-        raise errors.UserError(
-            f"{errors.arg(option, path)}: choose a file in an existing folder"
-        )
 
 
 def environment() -> dict[str, Any]:
