@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import sys
 
 import processes
@@ -14,21 +15,17 @@ pytestmark = pytest.mark.early
 _EXAMPLES = processes.ROOT / "examples"
 
 
-def _run(name, folder, *words, status=0):
-    """Runs an example in another folder."""
-    return processes.run(
-        [sys.executable, _EXAMPLES / f"{name}.py", *words],
-        status=status,
-        cwd=folder,
-        variables={"PYTHONPATH": str(processes.ROOT)},
-    )
+@pytest.fixture
+def printed(tmp_path, monkeypatch, capsys):
+    """Runs an example here; returns what it prints. It writes no file."""
+    monkeypatch.chdir(tmp_path)
 
+    def run(name):
+        runpy.run_path(str(_EXAMPLES / f"{name}.py"), run_name="__main__")
+        assert not list(tmp_path.iterdir())
+        return capsys.readouterr().out
 
-def _printed(name, tmp_path):
-    """Returns what an example prints, which writes no file."""
-    printed = _run(name, tmp_path).stdout
-    assert not list(tmp_path.iterdir())
-    return printed
+    return run
 
 
 def _pair(pattern, printed):
@@ -39,8 +36,8 @@ def _pair(pattern, printed):
 
 
 @pytest.mark.slow
-def test_a_custom_loop_learns(tmp_path):
-    printed = _printed("own_loop", tmp_path)
+def test_a_custom_loop_learns(printed):
+    printed = printed("own_loop")
     first, last = _pair("loss", printed)
     # Chance level is about ln(511), for 512 views in a batch.
     assert 5.5 < first < 7 and last < first - 0.5
@@ -51,8 +48,8 @@ def test_a_custom_loop_learns(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_learns_from_arrays(tmp_path):
-    printed = _printed("fit_arrays", tmp_path)
+def test_a_model_learns_from_arrays(printed):
+    printed = printed("fit_arrays")
     first, last = _pair("loss", printed)
     assert last < first - 2
     first, last = _pair("contrastive_accuracy", printed)
@@ -64,8 +61,8 @@ def test_a_model_learns_from_arrays(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_foreign_encoder_is_better_than_an_untrained_one(tmp_path):
-    printed = _printed("evaluate_encoder", tmp_path)
+def test_a_foreign_encoder_is_better_than_an_untrained_one(printed):
+    printed = printed("evaluate_encoder")
     _, *rows, _ = [re.split(r"\s{2,}", x) for x in printed.splitlines()]
     scores = {row[0]: row[1:] for row in rows}
     assert len(scores) == 4
@@ -77,22 +74,21 @@ def test_a_foreign_encoder_is_better_than_an_untrained_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_curves_of_runs_are_drawn_in_columns(tmp_path):
-    for name in ("one", "two"):
-        writer = tf.summary.create_file_writer(str(tmp_path / name / "events"))
-        with writer.as_default():
-            for step in range(3):
-                tf.summary.scalar("loss/contrastive", 1.0 / (step + 1), step)
-                tf.summary.scalar("probe/accuracy", 0.3 * step, step)
-        writer.close()
-
-    def width(*names):
-        _run("draw_curves", tmp_path, *names, "--output=curves.png")
-        with Image.open(tmp_path / "curves.png") as drawn:
-            return drawn.width
-
-    assert width("one", "two") == 2 * width("one") > 300
-    absent = _run("draw_curves", tmp_path, "three", status=1)
+def test_the_curves_of_runs_are_drawn(tmp_path):
+    writer = tf.summary.create_file_writer(str(tmp_path / "one" / "events"))
+    with writer.as_default():
+        for step in range(3):
+            tf.summary.scalar("loss/contrastive", 1.0 / (step + 1), step)
+    writer.close()
+    draw = [sys.executable, _EXAMPLES / "draw_curves.py", "--output=curves.png"]
+    where = {
+        "cwd": tmp_path,
+        "variables": {"PYTHONPATH": str(processes.ROOT)},
+    }
+    processes.run([*draw, "one"], **where)
+    with Image.open(tmp_path / "curves.png") as drawn:
+        assert drawn.width > 200
+    absent = processes.run([*draw, "three"], status=1, **where)
     assert "three: no run" in absent.stderr
 
 
@@ -101,8 +97,8 @@ _OWN = ("own_loss", "own_views", "own_encoder", "own_data")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _OWN)
-def test_a_part_of_your_own_runs(name, tmp_path):
-    printed = _printed(name, tmp_path)
+def test_a_part_of_your_own_runs(name, printed):
+    printed = printed(name)
     if name == "own_loss":
         values = [float(x) for x in re.findall(r"- loss: ([\d.]+)", printed)]
         assert values[-1] < values[0] - 0.5

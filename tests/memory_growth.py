@@ -1,6 +1,6 @@
-"""Trains 361 short epochs in the folder that is its argument.
+"""Trains 211 short epochs in the folder that is its argument.
 
-Prints the growth of the process's memory in the last 300, in bytes, and how
+Prints the growth of the process's memory in the last 150, in bytes, and how
 much of it TensorFlow itself has lost.
 """
 
@@ -40,13 +40,13 @@ def main(workdir):
 
     def noting(self, epoch, logs=None):
         epoch_end(self, epoch, logs)
-        if epoch % 300 in range(51, 61):
+        if epoch % 150 in range(51, 61):
             self._checkpoints.finish()
             seen.append((_resident(), tf.constant(0)._id))
 
     callbacks.CheckpointCallback.on_epoch_end = noting
     options = small.DIGITS | {"split": "train[:64]", "batch_size": 32}
-    options |= {"epochs": 361, "log_every_steps": 50, "workdir": workdir}
+    options |= {"epochs": 211, "log_every_steps": 50, "workdir": workdir}
     with small.encoder():
         train.pretrain(fields.replace(small.RUN, **options))
     # The least of ten epochs: some of it comes and goes.

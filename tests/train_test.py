@@ -100,16 +100,14 @@ def test_a_run_leaves_config_checkpoints_and_events(finished):
 def test_a_workdir_need_not_be_on_a_disk(tmp_path, monkeypatch):
     # TensorFlow's own filesystem in memory stands for gs:// and others.
     workdir = f"ram://{tmp_path.name}/run"
-    first = train.pretrain(_options(workdir, epochs=1, schedule="constant"))
-    again = train.pretrain(_options(workdir, epochs=1, schedule="constant"))
-    assert first.step == again.start_step == again.step == 4
+    options = _options(workdir, epochs=1, schedule="constant")
+    expected = fields.values(train.pretrain(options).run.options)
     run = checkpoints.load_run(workdir)
-    expected = fields.values(first.run.options)
     assert run.step == 4 and fields.values(run.config) == expected
     assert checkpoints.load_encoder(run).output_shape == (None, 64)
     assert tf.io.gfile.glob(f"{workdir}/events/*")
     monkeypatch.chdir(tmp_path)
-    assert command.run(_options(workdir, epochs=1, schedule="constant")) == 0
+    assert command.run(options) == 0  # It is finished.
     assert exporting.export(workdir, str(tmp_path / "export"))
     assert list(tmp_path.iterdir()) == [tmp_path / "export"]
 
@@ -123,9 +121,7 @@ def test_the_same_command_on_a_finished_run_says_so(finished, capsys):
     rows = json.loads((workdir / "pretrain.json").read_text())
     for name, value in result.metrics.items():
         assert rows[name] == round(value, 4)
-    after = small.weights(workdir)
-    for name, value in before.items():
-        np.testing.assert_array_equal(value, after[name])
+    small.check_equal(before, small.weights(workdir))
 
 
 def test_another_experiment_is_refused_naming_the_flags(finished):
@@ -182,17 +178,10 @@ def _resumed(options, monkeypatch, last, start):
     return result
 
 
-def _assert_same_weights(workdir, reference):
-    found, expected = small.weights(workdir), small.weights(reference)
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
 def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
     options = _options(tmp_path, checkpoint_every_steps=3)
     result = _resumed(options, monkeypatch, last=7, start=6)
-    _assert_same_weights(tmp_path, finished[0])
+    small.check_equal(small.weights(finished[0]), small.weights(tmp_path))
     # The means of the last epoch are of all its steps.
     assert result.metrics == finished[1].metrics
     points = _points(tmp_path, "loss/contrastive")
@@ -215,7 +204,7 @@ def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     result = train.pretrain(_options(straight, **_MIXED))
     options = _options(stopped, **_MIXED, checkpoint_every_steps=2)
     resumed = _resumed(options, monkeypatch, last=5, start=4)
-    _assert_same_weights(stopped, straight)
+    small.check_equal(small.weights(straight), small.weights(stopped))
     assert resumed.metrics == result.metrics
     assert 0 < result.metrics["val_loss"] < 20
     assert _tags(straight)["validation/loss/contrastive"] == [3, 6]
@@ -287,37 +276,29 @@ def test_precision_and_compilation_follow_from_the_devices(devices, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{"xla": "on"}, {"precision": "mixed_float16"}]
-)
-def test_compiled_and_half_precision_steps_train_as_plain_ones(
-    options, tmp_path
-):
-    changes = []
-    for name, given in (("plain", {}), ("other", options)):
+def test_compiled_and_half_precision_steps_train_as_plain_ones(tmp_path):
+    def change(name, **given):
         run = _options(tmp_path / name, epochs=1, learning_rate=0.1, **given)
         train.pretrain(run)
+        saved = checkpoints.load_run(run.runtime.workdir)
         before, after = (
-            checkpoints.load_encoder(
-                checkpoints.load_run(run.runtime.workdir), trained=trained
-            )
+            checkpoints.load_encoder(saved, trained=trained).get_weights()
             for trained in (False, True)
         )
-        changes.append(
-            [
-                b.numpy() - a.numpy()
-                for a, b in zip(before.weights, after.weights, strict=True)
-            ]
-        )
-    plain, other = (np.concatenate([x.ravel() for x in c]) for c in changes)
-    assert np.linalg.norm(plain - other) < 0.1 * np.linalg.norm(plain)
+        pairs = zip(before, after, strict=True)
+        return np.concatenate([(b - a).ravel() for a, b in pairs])
+
+    plain = change("plain")
+    for options in ({"xla": "on"}, {"precision": "mixed_float16"}):
+        other = change("other-" + "".join(options), **options)
+        difference = np.linalg.norm(plain - other)
+        assert difference < 0.1 * np.linalg.norm(plain), options
 
 
-def _noise(side, channels=3, n=30):
+def _noise(side, n=30):
     rng = np.random.default_rng(0)
-    tint = np.linspace(0.2, 1, channels)
-    pixels = rng.integers(0, 256, [n, side, side, channels]) * tint
-    return pixels.astype(np.uint8)
+    tint = np.linspace(0.2, 1, 3)
+    return (rng.integers(0, 256, [n, side, side, 3]) * tint).astype(np.uint8)
 
 
 def test_unknown_colours_are_computed_from_evenly_spread_examples(
@@ -351,11 +332,13 @@ def test_the_known_colours_of_digits_are_theirs():
 
 
 @pytest.mark.slow
-def test_views_are_shown_after_the_first_step(tmp_path, capsys, monkeypatch):
+def test_views_are_shown_after_the_first_step(
+    finished, tmp_path, capsys, monkeypatch
+):
     """Nothing waits for them, and no strategy has to do with them."""
-    one, two = tmp_path / "one", tmp_path / "two"
     events = []
-    step_end = callbacks.CheckpointCallback.on_train_batch_end
+    keeper = callbacks.CheckpointCallback
+    step_end = keeper.on_train_batch_end
     views_of = histograms.views_of
 
     def ended(*args, **kwargs):
@@ -366,21 +349,12 @@ def test_views_are_shown_after_the_first_step(tmp_path, capsys, monkeypatch):
         events.append(f"views, {tf.distribute.has_strategy()}")
         return views_of(run)
 
-    keeper = callbacks.CheckpointCallback
     monkeypatch.setattr(keeper, "on_train_batch_end", ended)
     monkeypatch.setattr(histograms, "views_of", made)
-    step = {
-        "split": "train[:64]",
-        "epochs": 1,
-        "warmup_epochs": 0.0,
-        "schedule": "constant",
-    }
-    for workdir, devices in ((one, 0), (two, 2)):
-        train.pretrain(_options(workdir, virtual_devices=devices, **step))
+    train.pretrain(_options(tmp_path, virtual_devices=2, epochs=1))
     assert "on 2 replica(s)" in capsys.readouterr().err
-
-    assert events == ["views, False", "step"] * 2
-    shown = (_events(workdir)["views"][0][1] for workdir in (one, two))
+    assert events[:2] == ["views, False", "step"]
+    shown = (_events(x)["views"][0][1] for x in (finished[0], tmp_path))
     np.testing.assert_array_equal(*map(tf.make_ndarray, shown))
 
 
@@ -397,19 +371,13 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["run", "export"])
 def test_both_branches_start_and_a_resumed_run_needs_no_start(
-    source, finished, tmp_path
+    finished, tmp_path
 ):
-    start = tmp_path / "start"
-    if source == "export":
-        exporting.export(str(finished[0]), str(start))
-    else:
-        shutil.copytree(finished[0], start)
+    start = shutil.copytree(finished[0], tmp_path / "start")
     run = _options(
         tmp_path / "next",
-        init_from=str(start),
-        epochs=1,
+        **{"init_from": str(start), "epochs": 1},
         **{"loss": "moco", "queue_size": 64},
     )
     model, _ = train.prepare(run).build()
@@ -422,20 +390,12 @@ def test_both_branches_start_and_a_resumed_run_needs_no_start(
     assert train.pretrain(run).start_step == 4
 
 
-def _folder(root, names, side=12):
-    rng = np.random.default_rng(0)
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 255, [side, side, 3], np.uint8)
-        Image.fromarray(pixels).save(path)
-    return root
-
-
 @pytest.mark.slow
 def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
-    names = [f"{i}.png" for i in range(16)]
-    root = _folder(tmp_path / "images", names)
+    root = tmp_path / "images"
+    root.mkdir()
+    for number, pixels in enumerate(_noise(12, n=16)):
+        Image.fromarray(pixels).save(root / f"{number}.png")
     (root / "broken.png").write_bytes(b"no picture")
     options = _options(
         tmp_path / "run",
@@ -464,4 +424,4 @@ def test_epochs_do_not_add_to_memory(tmp_path):
     words = [sys.executable, "-m", "tests.memory_growth", str(tmp_path)]
     done = processes.run(words, variables={"MALLOC_ARENA_MAX": "1"})
     growth, lost = map(float, done.stdout.split()[-2:])
-    assert growth - lost < 2 * 2**20
+    assert growth - lost < 1.5 * 2**20

@@ -82,9 +82,8 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
     Raises:
       UserError: for invalid input, before the first step and before anything
         is written; its subclasses NonFiniteError, if what is trained is not
-        finite,
-        and InterruptedRunError, if the run was interrupted or lost a worker:
-        the same command resumes it.
+        finite, and InterruptedRunError, if the run was interrupted or lost a
+        worker: the same command resumes it.
     """
     # ---- Strategy, data, and the options that follow from them
     run = prepare(options) if isinstance(options, Pretrain) else options
@@ -95,7 +94,8 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()
-    run = run.in_memory()
+    source = datasets.in_memory(source, run.options.data.cache)
+    run = dataclasses.replace(run, source=source)
 
     # ---- Model and optimizers
     host_copy = None
@@ -227,31 +227,6 @@ class PreparedRun:
         changed = fields.replace(self.options, **options)
         return dataclasses.replace(self, options=changed)
 
-    def in_memory(self) -> "PreparedRun":
-        """Returns the run with its examples in memory, if `cache` says so."""
-        source = datasets.in_memory(self.source, self.options.data.cache)
-        return dataclasses.replace(self, source=source)
-
-    def measuring(self, part: datasets.Source) -> "PreparedRun":
-        """Returns the run that measures the loss on a validation part.
-
-        Raises:
-          UserError: if a replica would get fewer than 2 examples.
-        """
-        replicas, examples = self.machine.replicas, part.info.num_examples
-        size = min(self.options.schedule.batch_size, examples)
-        if size < 2 * replicas:
-            fraction = f"{self.options.data.validation_fraction:g}"
-            raise errors.UserError(
-                f"{errors.arg('validation_fraction', fraction)} cuts off"
-                f" {examples} examples, fewer than 2 for each of {replicas}"
-                " replicas: use a larger fraction, or 0"
-            )
-        run = self.with_options(
-            batch_size=size - size % replicas, sampler="shuffle"
-        )
-        return dataclasses.replace(run, source=part)
-
     def batches(self, start_step: int = 0) -> Any:
         """Returns the distributed batches, from a step on."""
         data, made = self.options.data, RunViews(self.options.views)
@@ -299,15 +274,13 @@ class PreparedRun:
 
     def _copy_weights(self, encoder: tf.keras.Model) -> None:
         chosen, setup = self.options.encoder, self.options.setup
-        if setup.starts_from_weights(chosen):
-            backbones.load_weights(
-                chosen.label,
-                setup.init_from,
-                encoder,
-                channel_statistics(setup.standardize),
-            )
-        else:
+        if not setup.starts_from_weights(chosen):
             exporting.copy_weights(setup.init_from, encoder)
+            return
+        statistics = channel_statistics(setup.standardize)
+        backbones.load_weights(
+            chosen.label, setup.init_from, encoder, statistics
+        )
 
     def learning_rate(
         self,
@@ -386,9 +359,6 @@ def prepare(
       strategy: of its replicas; None: the options'.
       machine: the devices that it is meant for; None: the strategy's.
       splits: its data; None: they are opened.
-
-    Raises:
-      UserError: for options that cannot work.
     """
     run.validate()
     if run.runtime.smoke:
@@ -433,8 +403,22 @@ def prepare(
     prepared = PreparedRun(run, strategy, machine, source, test=splits.test)
     if splits.validation is None:
         return prepared
-    validation = prepared.measuring(splits.validation)
-    return dataclasses.replace(prepared, validation=validation)
+    count, replicas = splits.validation.info.num_examples, machine.replicas
+    size = min(run.schedule.batch_size, count)
+    if size < 2 * replicas:
+        fraction = f"{run.data.validation_fraction:g}"
+        raise errors.UserError(
+            f"{errors.arg('validation_fraction', fraction)} cuts off"
+            f" {count} examples, fewer than 2 for each of {replicas}"
+            " replicas: use a larger fraction, or 0"
+        )
+    measuring = dataclasses.replace(
+        prepared.with_options(
+            batch_size=size - size % replicas, sampler="shuffle"
+        ),
+        source=splits.validation,
+    )
+    return dataclasses.replace(prepared, validation=measuring)
 
 
 def _machine(strategy: tf.distribute.Strategy) -> Machine:
@@ -490,7 +474,6 @@ def _summaries(
     saved: checkpoints.Checkpoints,
 ) -> tensorboard.TensorBoard:
     """Returns the callback that writes TensorBoard's events."""
-    curves: dict[str, Callable[[int], Any]] = dict(rates)
     every_epochs = run.options.runtime.histograms_every_epochs
     done = saved.step % run.steps_per_epoch
     # After the first step; in a thread, which is in no strategy's scope.
@@ -505,7 +488,7 @@ def _summaries(
         run.events,
         every_steps=run.log_every_steps,
         batch_size=run.options.schedule.batch_size,
-        schedules=curves,
+        schedules={**rates},
         write_first=write_views,
         histograms=(
             tensorboard.Histograms(host_copy, model, made)
@@ -530,9 +513,8 @@ def fit(
 ) -> tuple[float, dict[str, float]]:
     """Fits from `start_step` to the end of the last epoch.
 
-    An interrupted epoch is finished by a `fit` of its own, since Keras starts
-    at the beginning of an epoch. The loss on the validation part is measured
-    after every epoch, on the same batches in the same views.
+    The loss on the validation part is measured after every epoch, on the same
+    batches in the same views.
 
     Returns:
       (seconds, means over the last epoch by metric; {} if nothing was left).
@@ -540,7 +522,8 @@ def fit(
     started, validation = time.perf_counter(), run.validation
     epochs, steps_per_epoch = run.options.schedule.epochs, run.steps_per_epoch
     epoch, done = divmod(start_step, steps_per_epoch)
-    # (first step, first epoch, epoch to stop before, steps of an epoch)
+    # (first step, first epoch, epoch to stop before, steps of an epoch). Keras
+    # starts at the beginning of an epoch: an interrupted one is a piece.
     pieces = []
     if done and epoch < epochs:
         pieces.append((start_step, epoch, epoch + 1, steps_per_epoch - done))

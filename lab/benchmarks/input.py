@@ -24,15 +24,9 @@ from tf_contrastive.base import files, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import declare
 
 FLOOR = "crop"
 HOST_PART = "ours, host part of device"
-# Options of our policies, measured where a policy uses them.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "ours": {},
-}
-_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 # Examples of an epoch.
 _FILES, _ARRAYS = 512, 4096
 
@@ -65,7 +59,7 @@ def run(common: Common, options: Input) -> measure.Report:
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
         for size in options.image_sizes:
-            source = source_of(images(size, folder))
+            source = _source(size, folder)
             small = size <= CIFAR_STEM_MAX_SIDE
             batch_size = options.input_batch_size or (512 if small else 64)
             for policy in options.policies:
@@ -78,8 +72,8 @@ def run(common: Common, options: Input) -> measure.Report:
     return measure.Report(rows, measure.table(_COLUMNS, rows))
 
 
-def images(size: int, folder: str) -> str:
-    """Writes what views of a side are made from, and returns its path.
+def _source(size: int, folder: str) -> datasets.Source:
+    """Returns what views of a side are made from.
 
     It is a folder of photographs as files or, for small views, an array of
     random tiles of them.
@@ -93,23 +87,13 @@ def images(size: int, folder: str) -> str:
             top = generator.integers(image.shape[0] - size + 1)
             left = generator.integers(image.shape[1] - size + 1)
             tiles.append(image[top : top + size, left : left + size])
-        path = os.path.join(folder, f"{size}.npy")
-        np.save(path, np.stack(tiles))
-        return path
+        return datasets.from_arrays(np.stack(tiles), np.arange(_ARRAYS) % 2)
     folder = os.path.join(folder, str(size))
-    for label, name in enumerate(_PHOTOGRAPHS):
+    for label, path in enumerate(photographs.filenames):
         os.makedirs(os.path.join(folder, str(label)))
-        path = next(p for p in photographs.filenames if p.endswith(name))
-        for i in range(_FILES // len(_PHOTOGRAPHS)):
+        for i in range(_FILES // 2):
             shutil.copy(path, os.path.join(folder, str(label), f"{i}.jpg"))
-    return folder
-
-
-def source_of(path: str) -> datasets.Source:
-    """Reads what `images` writes."""
-    if path.endswith(".npy"):
-        return datasets.from_arrays(np.load(path), np.arange(_ARRAYS) % 2)
-    return datasets.source(f"folder:{path}", "train")
+    return datasets.source(f"folder:{folder}", "train")
 
 
 def _measure(
@@ -172,16 +156,12 @@ def speed(batches: Iterator[Any], seconds: float) -> float:
 def implementations(case: Case) -> dict[str, Maker]:
     """Returns everything that makes the views of a case; the floor first."""
 
-    def ours(**options: Any) -> Maker:
-        return functools.partial(_batches, **options)
-
-    makers = {FLOOR: ours(augmentation=FLOOR)}
+    makers: dict[str, Maker] = {
+        FLOOR: functools.partial(_batches, augmentation=FLOOR)
+    }
     if case.policy != FLOOR:
-        known = declare(case.policy).defaults()
-        for name, options in VARIANTS.items():
-            if set(options) <= set(known):
-                makers[name] = ours(**options)
-        makers[HOST_PART] = ours(augment_on="device")
+        makers["ours"] = _batches
+        makers[HOST_PART] = functools.partial(_batches, augment_on="device")
     return makers | PEERS.get(case.policy, {})
 
 

@@ -2,10 +2,8 @@
 
 Our losses compare blocks of embeddings, so that their memory is linear in the
 batch; the alternatives hold the N x N matrix of all similarities several times.
-A row of its own shows the time of `similarity_products="split"`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -59,15 +57,15 @@ def run(common: Common, options: Loss) -> measure.Report:
     rows: list[measure.Row] = []
     for loss in options.losses:
         for size in options.sizes:
-            makers = _OURS | {"dense": dense} | PEERS.get(loss, {})
+            peers = {"dense": dense} | PEERS.get(loss, {})
             skipped = {}
             if size > options.dense_limit:
                 gib = _DENSE_MATRICES * 4 * size**2 / 2**30
                 note = f"needs about {gib:.3g} GiB"
-                skipped = dict.fromkeys(makers.keys() - _OURS, note)
+                skipped = dict.fromkeys(peers, note)
             compared = measure.compare(
                 f"{loss} of {size:,} embeddings",
-                makers,
+                {"ours": ours} | peers,
                 Case(loss, size, options),
                 common,
                 _errors,
@@ -116,13 +114,11 @@ def _in_tensorflow(
     return call
 
 
-def ours(case: Case, similarity_products: str = "plain") -> measure.Call:
-    """This package's loss, by default with the device's own products."""
-    loss = losses.build(
-        case.loss,
-        temperature=_TEMPERATURE,
-        similarity_products=similarity_products,
-    )
+def ours(case: Case) -> measure.Call:
+    """This package's loss."""
+    # "plain": with the products of the device, as those of the others.
+    options = {"temperature": _TEMPERATURE, "similarity_products": "plain"}
+    loss = losses.build(case.loss, **options)
     return _in_tensorflow(loss, case)
 
 
@@ -186,10 +182,6 @@ def keras_cv(case: Case) -> measure.Call:
     return _in_tensorflow(lambda z, _: simclr(z[:, 0], z[:, 1]) / 2, case)
 
 
-_OURS: dict[str, measure.Maker] = {
-    "ours": ours,
-    "ours-split": functools.partial(ours, similarity_products="split"),
-}
 # Loss -> its formula in TensorFlow, of the whole matrix.
 LOSSES: dict[str, Formula] = {
     "ntxent": _ntxent,

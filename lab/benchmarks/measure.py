@@ -9,7 +9,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, process
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from lab.benchmarks.options import Common
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import terminal
 from tf_contrastive.doctor import memory
 
 _MIB = 2**20
@@ -180,28 +180,18 @@ def _growth(maker: Maker, case: Any) -> int:
 # ---- Reports -----------------------------------------------------------------
 
 
-def check_output(option: str, path: str) -> None:
-    """Raises `UserError` if a file cannot be created at `path`."""
-    folder = os.path.dirname(path) or "."
-    if not tf.io.gfile.isdir(folder) or tf.io.gfile.isdir(path):
-        raise errors.UserError(
-            f"{errors.arg(option, path)}: choose a file in an existing folder"
-        )
-
-
 def environment() -> dict[str, Any]:
     """Returns versions, platform, processors and accelerators."""
+    versions = {"python": platform.python_version()}
+    packages = ("tf_contrastive", "tensorflow", "keras", "keras-cv")
+    for package in (*packages, "scikit-learn"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
     devices = tf.config.list_physical_devices()
     return {
-        "versions": _versions(
-            (
-                "tf_contrastive",
-                "tensorflow",
-                "keras",
-                "keras-cv",
-                "scikit-learn",
-            )
-        ),
+        "versions": versions,
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "accelerators": [d.name for d in devices if d.device_type != "CPU"],
@@ -223,14 +213,3 @@ def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
         )
         texts |= {i for i, f in enumerate(keys) if isinstance(row[f], str)}
     return terminal.format_table(lines, texts)
-
-
-def _versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of Python and of packages, if they are installed."""
-    known = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            known[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            known[package] = "not installed"
-    return known

@@ -130,11 +130,8 @@ class Input(Benchmark):
 
     policies: tuple[str, ...] = option(
         (
-            "simclr",
-            "simaugment",
-            "autoaugment",
-            "randaugment",
-            "stacked_randaugment",
+            *("simclr", "simaugment", "autoaugment"),
+            *("randaugment", "stacked_randaugment"),
         ),
         "comma-separated augmentation policies",
         check=each(augmentation_name),

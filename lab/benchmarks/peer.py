@@ -6,9 +6,14 @@ the same network, loss and optimizer; the number of weights and the loss of the
 same projections are compared. Each has its own fastest settings.
 """
 
+import contextlib
+import json
 import math
 import os
+import shutil
+import signal
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from lab.benchmarks import measure, peer_process
+from lab.benchmarks import measure, peer_program
 from lab.benchmarks.options import Common, Peer
 from tf_contrastive import datasets, distribution, losses, train
 from tf_contrastive.base import errors, files, terminal
@@ -27,6 +32,7 @@ from tf_contrastive.doctor import speed
 from tf_contrastive.model import networks
 
 PEER = "lightly"
+_PACKAGES = ("torch", "torchvision", PEER)
 # Steps of one turn, behind one that is not timed.
 _STEPS = 2
 # Of what is compared: the relative difference that is allowed.
@@ -71,7 +77,7 @@ def run(common: Common, options: Peer) -> measure.Report:
             f" machine has {', '.join(environment['accelerators'])}: hide them,"
             " such as by CUDA_VISIBLE_DEVICES=-1"
         )
-    python = peer_process.interpreter(options.peer_python)
+    python = _interpreter(options.peer_python)
     load = os.getloadavg()[0]
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
@@ -82,7 +88,7 @@ def run(common: Common, options: Peer) -> measure.Report:
     for row in rows:
         row.update(cores=_cores(), load_before=load)
         versions = {**versions, **row["versions"]}
-    packages = ("tensorflow", "keras", "torch", "torchvision", PEER)
+    packages = ("tensorflow", "keras", *_PACKAGES)
     lines = [
         f"{_cores()} cores; load average {load:.1f} before",
         ", ".join(f"{n} {versions[n]}" for n in packages if versions.get(n)),
@@ -104,12 +110,12 @@ def _measure(
     about: dict[str, Any] = {}
     note = ""
     try:
-        with peer_process.Process(python, dict(case.peer), folder) as peer:
-            about = peer.about
+        with _process(python, case.peer, folder) as answer:
+            about = answer()
             _check_equal(case.facts, about)
             for _ in range(repeats):
                 rates["ours"].append(case.turn())
-                rates[PEER].append(peer.turn())
+                rates[PEER].append(answer())
     except errors.UserError as error:
         note = str(error)
         rates[PEER].clear()
@@ -153,6 +159,83 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+# ---- The process of lightly --------------------------------------------------
+
+
+def _interpreter(given: str) -> str:
+    """Returns the path of an interpreter that has the packages.
+
+    Raises:
+      UserError: if it cannot be run or lacks one.
+    """
+    python = shutil.which(os.path.expanduser(given)) or given
+    words = [python, "-c", f"import {', '.join(_PACKAGES)}"]
+    try:
+        subprocess.run(
+            words, capture_output=True, check=True, env=_environment()
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise errors.UserError(
+            f"{errors.arg('peer_python', given or None)}: must be a Python with"
+            f" {', '.join(_PACKAGES)}; make one by: python3 -m venv peer &&"
+            f" peer/bin/pip install {' '.join(_PACKAGES)}"
+        ) from error
+    return os.path.abspath(python)
+
+
+def _environment() -> dict[str, str]:
+    """Returns this environment without what is for this interpreter alone."""
+    own = ("PYTHONPATH", "PYTHONHOME")
+    kept = {name: text for name, text in os.environ.items() if name not in own}
+    # It would ask lightly's server for newer versions.
+    return {**kept, "LIGHTLY_DID_VERSION_CHECK": "True"}
+
+
+@contextlib.contextmanager
+def _process(
+    python: str, case: Mapping[str, Any], folder: str
+) -> Iterator[Callable[[], Any]]:
+    """Runs a case of `peer_program`, which waits between its answers.
+
+    Yields a function that returns the next answer: at first what describes the
+    case, then images per second. It raises `UserError` if the process failed.
+    """
+    # A folder without modules whose names other packages use, too.
+    program = shutil.copy(peer_program.__file__, folder)
+    log = os.path.join(folder, "errors")
+    with open(log, "w") as errors_file:
+        process = subprocess.Popen(
+            [python, program, json.dumps(case)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors_file,
+            env=_environment(),
+            cwd=folder,
+            text=True,
+        )
+    assert process.stdin is not None and process.stdout is not None
+    asked, answers = process.stdin, process.stdout
+
+    def answer() -> Any:
+        with contextlib.suppress(BrokenPipeError):
+            print(file=asked, flush=True)
+        if line := answers.readline():
+            return json.loads(line)
+        status = process.wait()
+        with open(log, errors="replace") as file:
+            lines = file.read().strip().splitlines() or [f"status {status}"]
+        if status < 0:
+            lines.append(f"ended by {signal.Signals(-status).name}")
+        raise errors.UserError(f"failed: {lines[-1]}")
+
+    try:
+        yield answer
+    finally:
+        process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate()
 
 
 # ---- Cases -------------------------------------------------------------------

@@ -2,9 +2,8 @@
 
 A program of its own: `python peer_program.py CASE`, with a JSON object of the
 arguments of `step`. It needs torch, torchvision and lightly, and imports
-nothing of this package. Its first line on stdout describes what is measured.
-Then it waits; it measures once for each line on stdin, and answers with the
-views per second.
+nothing of this package. It answers each line on stdin: the first by what is
+measured, each other by a measurement in views per second.
 """
 
 import importlib.metadata
@@ -51,8 +50,7 @@ def step(
       images: per step, with two views each.
       bfloat16: whether the network computes in it, by autocast.
       temperature: of the loss.
-      momentum: of SGD.
-      weight_decay: of SGD.
+      momentum, weight_decay: of SGD.
       projection: dimension of the projections.
       cores: that it may use.
       steps: that a turn times.
@@ -134,7 +132,7 @@ def _seconds(call: Callable[[], None], warm_up: int, count: int) -> float:
 
 
 def main() -> None:
-    """Describes a case; then measures it once for each line on stdin."""
+    """Describes a case, and measures it, as stdin asks."""
     case = json.loads(sys.argv[1])
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # Packages may print to stdout.
@@ -142,6 +140,7 @@ def main() -> None:
         versions = {p: importlib.metadata.version(p) for p in _PACKAGES}
         versions["python"] = platform.python_version()
         about["versions"] = versions
+        sys.stdin.readline()
         print(json.dumps(about), file=answers, flush=True)
         for _ in sys.stdin:
             print(json.dumps(turn()), file=answers, flush=True)

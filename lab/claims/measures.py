@@ -211,7 +211,13 @@ def _baseline(unit: Unit, name: str) -> Numbers | None:
         if tf.io.gfile.exists(path):
             return files.read_json(path)
         trained = _FITS[kind](run, **unit.settings[kind])
-        return _scored(trained, options, path)
+        measured = _scored(trained, options)
+        tf.io.gfile.makedirs(unit.workdir)
+        workdir = errors.arg("workdir")
+        files.write_json(
+            path, measured, f"set {workdir} to a folder that you may write to"
+        )
+        return measured
 
     return numbers
 
@@ -222,30 +228,22 @@ _FITS: dict[str, Callable[..., vae.Trained]] = {
 }
 
 
-def _scored(
-    trained: vae.Trained, options: Scoring, path: str
-) -> dict[str, float]:
-    """Scores a baseline's encoder, and writes the numbers."""
-    run = trained.run
-    options = resolve_splits(options, run.data)
+def _scored(trained: vae.Trained, options: Scoring) -> dict[str, float]:
+    """Scores a baseline's encoder, and adds its losses."""
+    data = trained.run.data
+    options = resolve_splits(options, data)
     evaluation = options.evaluation
     train, test = (
-        datasets.source(
-            run.data.dataset, split, data_dir=run.data.data_dir or None
-        )
+        datasets.source(data.dataset, split, data_dir=data.data_dir or None)
         for split in (evaluation.train_split, evaluation.test_split)
     )
     context = EvaluationContext(
         Subject(trained.encoder, run=trained.run), Data(train, test), options
     )
-    names = evaluation.protocols
-    numbers = _numbers(protocols.run(context, names)["results"])
-    numbers[FINAL_LOSS] = trained.final
+    rows = protocols.run(context, evaluation.protocols)["results"]
+    numbers = _numbers(rows) | {FINAL_LOSS: trained.final}
     if trained.collapsed is not None:
         numbers[COLLAPSED] = trained.collapsed
-    tf.io.gfile.makedirs(os.path.dirname(path))
-    advice = f"set {errors.arg('workdir')} to a folder that you may write to"
-    files.write_json(path, numbers, advice)
     return numbers
 
 

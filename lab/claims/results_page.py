@@ -25,14 +25,8 @@ _P_VALUES = {
 
 # Distinguishable with colour blindness, and in gray.
 _COLORS = (
-    "#1f77b4",
-    "#d95f02",
-    "#7570b3",
-    "#1b9e77",
-    "#666666",
-    "#e7298a",
-    "#a6761d",
-    "#17becf",
+    *("#1f77b4", "#d95f02", "#7570b3", "#1b9e77"),
+    *("#666666", "#e7298a", "#a6761d", "#17becf"),
 )
 
 Table = list[tuple[str, ...]]
@@ -178,6 +172,7 @@ def supporting(result: Mapping[str, Any], part: str) -> list[Row]:
 def page(claim: definitions.Claim, result: dict[str, Any], folder: str) -> str:
     """Returns a claim's page; `folder` is that of its plots, beside it."""
     recipe = claim.recipe(result["scale"])
+    has_plot = tf.io.gfile.exists(os.path.join(folder, PLOT_FILE))
     count = f"{result['seeds']} seeds"
     if result["verdict"] == verdicts.INCOMPLETE:
         count = f"{len(result['units'])} runs so far"
@@ -200,7 +195,7 @@ def page(claim: definitions.Claim, result: dict[str, Any], folder: str) -> str:
                 _added(result),
             ],
         ),
-        *_image(claim.name, folder),
+        *[f"![{claim.name}]({claim.name}/{PLOT_FILE})"] * has_plot,
         "## Relations",
         _OUTCOMES,
         markdown([row[:-1] for row in supports]),
@@ -239,12 +234,6 @@ def _parts(recipe: definitions.Recipe, result: Mapping[str, Any]) -> Table:
                 evidence += f"; {held} of {len(rows)} relations hold"
         table.append((part or "all of it", verdict, evidence))
     return table
-
-
-def _image(name: str, folder: str) -> Iterator[str]:
-    """Yields a claim's plot, if there is one."""
-    if tf.io.gfile.exists(os.path.join(folder, PLOT_FILE)):
-        yield f"![{name}]({name}/{PLOT_FILE})"
 
 
 def untrained(result: dict[str, Any]) -> dict[str, str]:
@@ -326,24 +315,16 @@ def plot(claim: definitions.Claim, result: dict[str, Any]) -> bytes | None:
     ]
     supporting_ = set().union(*compared)
     panels = {k: v for k, v in panels.items() if k in supporting_} or panels
-    if panels:
-        return draw(panels, any(len(x) > 1 for x in compared))
-    return None
-
-
-# ---- Plots -------------------------------------------------------------------
-
-
-def draw(panels: Mapping[str, Points], shared: bool = False) -> bytes:
-    """Draws a panel for each value, cases and arms side by side, as PNG.
-
-    `shared` is whether all panels have the same scale.
-    """
+    if not panels:
+        return None
     columns = min(len(panels), 3)
-    rows = -(-len(panels) // columns)
     width = max(0.5 * len(points) for points in panels.values())
     figure, axes = figures.panels(
-        rows, columns, min(max(3.2, width), 5.0), 2.8, sharey=shared
+        -(-len(panels) // columns),
+        columns,
+        min(max(3.2, width), 5.0),
+        2.8,
+        sharey=any(len(x) > 1 for x in compared),
     )
     for axis, (name, points) in zip(axes.flat, panels.items(), strict=False):
         _panel(axis, name, points)

@@ -32,14 +32,8 @@ _THERE = "reproduction"
 # Fields of a recipe that do not change what is run and measured. Reading a
 # result tests its relations again.
 _TEXTS = (
-    "untested",
-    "note",
-    "tried",
-    "minutes",
-    "seeds",
-    "printed",
-    "relations",
-    "diagnosis",
+    *("untested", "note", "tried", "minutes"),
+    *("seeds", "printed", "relations", "diagnosis"),
 )
 
 
@@ -69,12 +63,6 @@ class Folders:
 def command_line(words: Sequence[str]) -> str:
     """Returns a command as a user would type it."""
     return " ".join(("python -m tf_contrastive", *words))
-
-
-def slug(*words: str) -> str:
-    """Returns words as part of a file name."""
-    text = "-".join(word for word in words if word).lower()
-    return re.sub("[^a-z0-9]+", "-", text).strip("-")
 
 
 def path_of(name: str, workdir: str) -> str:

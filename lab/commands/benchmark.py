@@ -93,7 +93,8 @@ def run(given: Benchmark) -> int:
         from lab.benchmarks import measure
 
     output = given.benchmarking.output or f"benchmark_{given.name}.json"
-    measure.check_output("output", output)
+    advice = f"set {arg('output')} to a file that can be written"
+    files.check_writable(output, advice)
     module = importlib.import_module(f"lab.benchmarks.{given.name}")
     report = module.run(given.common, chosen)
     print(report.text)
@@ -104,9 +105,6 @@ def run(given: Benchmark) -> int:
         "passed": report.passed,
         "results": report.rows,
     }
-    advice = (
-        f"the table above is complete; set {arg('output')} to keep it as a file"
-    )
     files.write_json(output, content, advice)
     terminal.info(f"written: {output}")
     return 0 if report.passed else 1

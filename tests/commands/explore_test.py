@@ -2,17 +2,16 @@
 
 import json
 import re
-import sys
-from unittest import mock
 
 import browsers
 import image_helpers
 import numpy as np
 import pytest
 import saved_run
+import small
 from PIL import Image
 
-from tf_contrastive import __main__, datasets
+from tf_contrastive import datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.evaluation.explore import images, report
@@ -21,11 +20,6 @@ from tf_contrastive.evaluation.explore import page as pages
 # Names that would run, or end the data, if they were taken for HTML.
 _EVIL = "<img src=x onerror=document.title=1>.png"
 _FOLDERS = ("<!--<script>", "b & c")
-
-
-def _main(*arguments):
-    with mock.patch.object(sys, "argv", ["tf_contrastive", *arguments]):
-        return __main__.main()
 
 
 def _findings(output):
@@ -42,18 +36,12 @@ def folder(tmp_path_factory):
         place = root / "photos" / split / _FOLDERS[i % 2]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(tile).save(place / f"{i}.png")
-    photographs = root / "photos"
-    (photographs / "train" / _FOLDERS[0] / "4.png").rename(
-        photographs / "train" / _FOLDERS[0] / _EVIL
-    )
+    train, test = (root / "photos" / x / _FOLDERS[0] for x in ("train", "test"))
+    (train / "4.png").rename(train / _EVIL)
     # An exact copy of other bytes, across splits; and a near one, mirrored and
     # in the other class.
-    Image.fromarray(tiles[0]).save(
-        photographs / "test" / _FOLDERS[0] / "copy.bmp"
-    )
-    Image.fromarray(tiles[1][:, ::-1]).save(
-        photographs / "train" / _FOLDERS[0] / "mirrored.jpg"
-    )
+    Image.fromarray(tiles[0]).save(test / "copy.bmp")
+    Image.fromarray(tiles[1][:, ::-1]).save(train / "mirrored.jpg")
     queries = root / "queries" / "deep"
     queries.mkdir(parents=True)
     Image.fromarray(tiles[2]).save(queries / "query.png")
@@ -76,7 +64,7 @@ def explored(folder):
         f"--query={folder / 'queries'}",
         f"--output={folder / 'out'}",
     )
-    assert _main("explore", *flags) == 0
+    assert small.command("explore", *flags) == 0
     return folder / "out" / "explore.html", _findings(folder / "out")
 
 
@@ -175,12 +163,9 @@ def test_a_label_that_no_neighbor_has_is_the_first_suspect():
 
 
 def _refused(capsys, *flags):
-    assert _main("explore", *flags) == 2
-    (message,) = [
-        line
-        for line in capsys.readouterr().err.splitlines()
-        if line.startswith("tf_contrastive: ")
-    ]
+    assert small.command("explore", *flags) == 2
+    lines = capsys.readouterr().err.splitlines()
+    (message,) = [x for x in lines if x.startswith("tf_contrastive: ")]
     return message
 
 
@@ -233,12 +218,17 @@ def _open(page, part, width=1300, dark=False):
     return driver
 
 
-_PARTS = ("map", "exact", "near", "outliers", "queries", "images")
-
-
-@pytest.mark.parametrize(("width", "dark"), [(1300, False), (420, True)])
-def test_every_part_of_the_page_fits_and_logs_no_error(page, width, dark):
-    for part in _PARTS:
+@pytest.mark.parametrize(
+    ("width", "dark", "parts"),
+    [
+        (1300, False, ("map", "exact", "near", "outliers", "queries")),
+        (420, True, ("map", "images")),
+    ],
+)
+def test_every_part_of_the_page_fits_and_logs_no_error(
+    page, width, dark, parts
+):
+    for part in parts:
         driver = _open(page, f"{part}/3", width, dark)
         wide, back, images, tabs, below = driver.execute_async_script(
             """
@@ -317,17 +307,3 @@ def test_the_map_shows_and_chooses_images(page):
     )
     expected, chosen = driver.execute_async_script(_MOUSE)
     assert chosen == expected >= 0
-
-
-def test_images_without_a_class_are_rings_of_the_legend(page, tmp_path):
-    _, text = _of_arrays(_normal(90), np.arange(90) % 9 - 1)
-    (tmp_path / "explore.html").write_text(text)
-    address = f"file://{tmp_path / 'explore.html'}"
-    driver = _open((page[0], address), "map")
-    legend = driver.execute_script(
-        "return [...document.querySelectorAll('.legend > span')].map("
-        "(x) => [x.textContent, x.firstChild.style.background])"
-    )
-    assert [name for name, _ in legend] == [*map(str, range(8)), "no class"]
-    assert len({color for _, color in legend}) == 9
-    assert legend[-1][1] == "none"

@@ -4,6 +4,7 @@ import pytest
 import small
 
 from tf_contrastive import flags
+from tf_contrastive.base import errors
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -11,25 +12,15 @@ from tf_contrastive.config.pretrain import Pretrain
 _MULTI = "multidigits:count=2,canvas=32,digit=14"
 
 
-def pretrained(folder, data_dir, name, *others):
+def _pretrained(folder, data_dir, name, *others):
     """Trains two steps; returns the exit status."""
+    words = small.words(
+        **{"dataset": name, "data_dir": data_dir, "workdir": folder},
+        **{"split": "train[:32]", "image_size": 32, "batch_size": 16},
+        epochs=1,
+    )
     with small.encoder():
-        return small.command(
-            "pretrain",
-            f"--dataset={name}",
-            f"--data_dir={data_dir}",
-            f"--workdir={folder}",
-            "--split=train[:32]",
-            "--batch_size=16",
-            "--epochs=1",
-            "--encoder=resnet10",
-            "--width=0.25",
-            "--image_size=32",
-            "--augmentation=crop",
-            "--projection_output=16",
-            *small.FLAGS,
-            *others,
-        )
+        return small.command("pretrain", *words, *small.FLAGS, *others)
 
 
 @pytest.mark.slow
@@ -37,13 +28,12 @@ def pretrained(folder, data_dir, name, *others):
     ("name", "others"),
     [
         (_MULTI, ["--loss=cross_entropy"]),
-        ("digit_on_image:unique=4,of=digits", ["--loss=supcon"]),
         ("randbit:bits=6,of=cifar10", ["--data_options=extra_channels=2"]),
         ("subset:fraction=0.5,of=digits", ["--sampler=class_balanced"]),
     ],
 )
 def test_pretrain_takes_each_kind_of_dataset(name, others, data_dir, tmp_path):
-    assert pretrained(tmp_path / "run", data_dir, name, *others) == 0
+    assert _pretrained(tmp_path / "run", data_dir, name, *others) == 0
     config = (tmp_path / "run" / "config.flags").read_text()
     # A probe needs one label per image.
     assert ("--probe=false" in config) == (name == _MULTI)
@@ -54,24 +44,18 @@ def test_pretrain_takes_each_kind_of_dataset(name, others, data_dir, tmp_path):
             assert small.command("evaluate", run, *words) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("flag", "words"),
+    "option",
     [
-        ("--sampler=class_balanced", "--sampler"),
-        ("--online_knn_size=64", "--online_knn_size"),
-        ("--cutmix_alpha=1", "--cutmix_alpha"),
-        ("--linear_epochs=1", "labels"),
+        {"sampler": "class_balanced"},
+        {"online_knn_size": 64},
+        {"cutmix_alpha": 1},
     ],
 )
-def test_options_that_need_one_label_are_refused(
-    flag, words, data_dir, tmp_path, capsys
-):
-    others = (flag, "--loss=cross_entropy")
-    assert pretrained(tmp_path / "run", data_dir, _MULTI, *others) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+def test_options_that_need_one_label_are_refused(option):
+    run = fields.replace(Pretrain(), loss="cross_entropy", **option)
+    with pytest.raises(errors.UserError, match=next(iter(option))):
+        run.check_labels("several", has_labels=True, multi_label=True)
 
 
 _STARTED = {

@@ -43,18 +43,14 @@ def _started(network, workdir, *flags, addresses=None):
         **{"checkpoint_every_steps": 8, "workdir": workdir},
     )
     words = processes.small("pretrain", *words, *flags)
-    with contextlib.ExitStack() as stack:
-        workers = []
-        for i, host in enumerate(network):
-            variables = small.cluster(*(addresses(i) if addresses else right))[
-                i
-            ]
-            # Until workers that wait for each other give up; 300 by default.
-            variables |= {"WORKER_TIMEOUT": "100", "CUDA_VISIBLE_DEVICES": ""}
-            start = host.start if host else processes.start
-            workers.append(
-                stack.enter_context(start(words, variables=variables))
-            )
+    # Until workers that wait for each other give up; 300 by default.
+    common = {"WORKER_TIMEOUT": "100", "CUDA_VISIBLE_DEVICES": ""}
+    clusters = [
+        small.cluster(*(addresses(i) if addresses else right))[i] | common
+        for i in range(len(network))
+    ]
+    starts = [host.start if host else processes.start for host in network]
+    with processes.start_each(words, clusters, starts) as workers:
         yield workers
 
 
@@ -64,13 +60,6 @@ def _ended(workers):
     for worker in workers:
         print(worker.output.strip().rpartition("\n")[2])
     return statuses
-
-
-def _check_equal(workdir, expected):
-    found = small.weights(workdir, STEPS)
-    assert found.keys() == expected.keys()
-    wrong = [name for name in found if (found[name] != expected[name]).any()]
-    assert not wrong
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +82,7 @@ def test_hosts_compute_what_processes_do(expected, tmp_path):
         assert network[0].open_ports(network[1]) == {2222}
         assert network[1].open_ports(network[0]) == {2222}
         assert _ended(workers) == [0, 0, 0]
-    _check_equal(tmp_path, expected)
+    small.check_equal(expected, small.weights(tmp_path, STEPS))
 
 
 def _stop(host):
@@ -132,7 +121,7 @@ def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
         network[lost].boot()
         with _started(network, tmp_path) as workers:
             assert _ended(workers) == [0, 0, 0]
-    _check_equal(tmp_path, expected)
+    small.check_equal(expected, small.weights(tmp_path, STEPS))
 
 
 # Index of a worker -> the addresses that it is given.

@@ -68,14 +68,14 @@ def test_a_killed_run_has_the_weights_of_a_whole_one(tmp_path):
     steps = 24 * KILLS
     options = {
         **{"image_size": 8, "epochs": 6 * KILLS, "checkpoint_every_steps": 3},
-        "runtime_options": "keep_checkpoints=3",
         # Shown to TensorBoard as any run is.
         **{"histograms_every_epochs": 5, "projector_examples": 500},
+        "runtime_options": "keep_checkpoints=3",
     }
 
     def start(workdir):
-        words = small.words(**options, workdir=workdir)
-        return processes.start(processes.small("pretrain", *words))
+        words = ("pretrain", *small.words(**options, workdir=workdir))
+        return processes.start(processes.small(*words))
 
     began = time.monotonic()
     with start(whole) as run:
@@ -121,9 +121,9 @@ def test_a_killed_evaluation_leaves_the_old_or_the_new_result(tmp_path):
     saved_run.make(run, branches=True)
 
     def start(k):
-        words = ("--protocols=knn,linear", f"--knn_k={k}", "--linear_epochs=3")
+        words = ("evaluate", f"--workdir={run}", f"--knn_k={k}")
+        words += ("--protocols=knn,linear", "--linear_epochs=1")
         words += ("--linear_batch_size=64", "--linear_augmentation=none")
-        words = ("evaluate", f"--workdir={run}", *words)
         return processes.start(processes.main(*words))
 
     def results():
@@ -139,9 +139,8 @@ def test_a_killed_evaluation_leaves_the_old_or_the_new_result(tmp_path):
         assert not {*run.rglob(".*.partial-*")}
         return results(), time.monotonic() - began
 
-    known = {}
-    known[1], seconds = finish(1)
-    known[3], _ = finish(3)
+    (first, seconds), (other, _) = finish(1), finish(3)
+    known = {1: first, 3: other}
     assert known[1] != known[3] and len(known[1]) == 4
     now = 3
     for kill in range(KILLS):

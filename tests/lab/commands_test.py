@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 
 import processes
 
@@ -69,8 +68,3 @@ def test_help_and_the_list_need_no_tensorflow():
         text = outcomes[f"{command} --helpfull"][1]
         for option in fields.options(options()):
             assert f"{option.name}" in text
-
-
-def test_the_module_runs_from_the_root():
-    words = [sys.executable, "-m", "lab", "reproduce", "--help"]
-    assert "python -m lab reproduce" in processes.run(words).stdout

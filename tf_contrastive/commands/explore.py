@@ -13,12 +13,6 @@ from tf_contrastive.config.fields import Command, Terminal, group
 
 if TYPE_CHECKING:
     from tf_contrastive import datasets
-    from tf_contrastive.evaluation.explore import images
-
-# Findings, the splits, and the images of queries.
-_Explored = tuple[
-    dict[str, Any], "list[images.Split]", "datasets.Source | None"
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +21,8 @@ class Explore(Command):
 
     IS_OF_ONE: ClassVar = True
     COMMON: ClassVar = (
-        "workdir",
-        "saved_model",
-        "dataset",
-        "data_dir",
-        "split",
-        "query",
-        "output",
-        "neighbors",
-        "map",
-        "map_images",
-        "max_bad_images",
+        *("workdir", "saved_model", "dataset", "data_dir", "split", "query"),
+        *("output", "neighbors", "map", "map_images", "max_bad_images"),
     )
 
     exploration: Exploration = group(Exploration())
@@ -51,8 +36,9 @@ class Explore(Command):
 def run(options: Explore) -> int:
     """Writes `explore.html` and `explore.json`; prints what they have."""
     with terminal.without_start_lines():
+        from tf_contrastive import datasets, exporting
         from tf_contrastive.base import files
-        from tf_contrastive.evaluation.explore import page
+        from tf_contrastive.evaluation.explore import images, page, report
 
     e = options.exploration
     page_file, json_file = (
@@ -62,21 +48,6 @@ def run(options: Explore) -> int:
     advice = f"set {arg('output')} to a folder that can be written"
     for path in (page_file, json_file):
         files.check_writable(path, advice)
-    findings, splits, queries = _find(options)
-    text = page.write(findings, splits, e.listed, queries)
-    files.write(page_file, text, advice)
-    files.write(json_file, page.as_text(findings), advice)
-    _print(findings)
-    print(f"{page_file}: {len(text.encode()) / 1e6:.1f} MB")
-    return 0
-
-
-def _find(options: Explore) -> _Explored:
-    """Embeds the splits of a dataset and the queries, and explores them."""
-    from tf_contrastive import datasets, exporting
-    from tf_contrastive.evaluation.explore import images, report
-
-    e = options.exploration
     sources, reading = _open(options)
     asked = queries = None
     if e.query:
@@ -84,14 +55,20 @@ def _find(options: Explore) -> _Explored:
         asked = datasets.from_paths(paths, reading)
     encoder = exporting.load(e.workdir or e.saved_model)
 
-    def embed(source: "datasets.Source", title: str) -> "images.Split":
+    def embed(source: datasets.Source, title: str) -> images.Split:
         return images.embed(encoder, source, e.embedding_batch_size, title)
 
     splits = [embed(x, f"embeddings of {x.info.split}") for x in sources]
     if asked:
         queries = embed(asked, "embeddings of queries")
     title = f"{sources[0].info.name} by {e.workdir or e.saved_model}"
-    return report.explore(title, splits, e, queries), splits, asked
+    findings = report.explore(title, splits, e, queries)
+    text = page.write(findings, splits, e.listed, asked)
+    files.write(page_file, text, advice)
+    files.write(json_file, page.as_text(findings), advice)
+    _print(findings)
+    print(f"{page_file}: {len(text.encode()) / 1e6:.1f} MB")
+    return 0
 
 
 def _open(options: Explore) -> "tuple[list[datasets.Source], Reading]":

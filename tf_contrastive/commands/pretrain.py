@@ -30,24 +30,10 @@ class PretrainCommand(Pretrain):
     """Train an encoder; the same command resumes it."""
 
     COMMON: ClassVar = (
-        "dataset",
-        "data_dir",
-        "augmentation",
-        "image_size",
-        "encoder",
-        "init_from",
-        "loss",
-        "temperature",
-        "learning_rate",
-        "batch_size",
-        "epochs",
-        "warmup_epochs",
-        "linear_epochs",
-        "workdir",
-        "strategy",
-        "precision",
-        "smoke",
-        "verbosity",
+        *("dataset", "data_dir", "augmentation", "image_size", "encoder"),
+        *("init_from", "loss", "temperature", "learning_rate", "batch_size"),
+        *("epochs", "warmup_epochs", "linear_epochs", "workdir", "strategy"),
+        *("precision", "smoke", "verbosity"),
     )
 
     @classmethod

@@ -95,27 +95,20 @@ def _train(folder: Path, name: str, loss: str, start: float) -> None:
 
 def _table(folder: Path) -> str:
     """Formats a line per method: top-1 on held-out digits, seconds."""
-    # Both runs start from the same weights.
-    untrained = _accuracies(folder / "supcon", "untrained")
     headings = ["kNN", "prototype", "linear probe", "seconds"]
-    rows = [
-        ["top-1 on held-out digits", *headings],
-        ["untrained encoder", *untrained, "-"],
-    ]
-    for name, (_, title) in reversed(_RUNS.items()):
-        results = files.read_json(str(folder / name / "pretrain.json"))
-        accuracies = _accuracies(folder / name, "trained")
-        rows.append([title, *accuracies, f"{results['seconds'] or 0:.0f}"])
+    rows = [["top-1 on held-out digits", *headings]]
+    # Both runs start from the same weights.
+    lines = [("untrained", "supcon", "untrained encoder")]
+    lines += [("trained", name, _RUNS[name][1]) for name in reversed(_RUNS)]
+    for encoder, name, title in lines:
+        report = files.read_json(str(folder / name / "evaluation.json"))
+        # kNN has a result for several k; the last, 5, is shown.
+        top1 = {
+            result["protocol"]: f"{result['top1']:.4f}"
+            for result in report["results"]
+            if result["encoder"] == encoder
+        }
+        spent = files.read_json(str(folder / name / "pretrain.json"))["seconds"]
+        seconds = f"{spent or 0:.0f}" if encoder == "trained" else "-"
+        rows.append([title, *(top1[name] for name in _PROTOCOLS), seconds])
     return terminal.format_table(rows, texts={0})
-
-
-def _accuracies(workdir: Path, encoder: str) -> list[str]:
-    """Reads top-1 by each of the protocols from a run's evaluation.json."""
-    report = files.read_json(str(workdir / "evaluation.json"))
-    # kNN has a result for several k; the last, 5, is shown.
-    top1 = {
-        result["protocol"]: f"{result['top1']:.4f}"
-        for result in report["results"]
-        if result["encoder"] == encoder
-    }
-    return [top1[protocol] for protocol in _PROTOCOLS]

@@ -1,5 +1,6 @@
 """`sweep`: runs a grid of flags of `pretrain`, evaluates, and compares."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -8,7 +9,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive import flags
@@ -27,17 +28,12 @@ from tf_contrastive.config.fields import (
 )
 
 # In a run's folder, and in the sweep's.
-RECORD = "sweep_run.json"
-TABLE = "sweep.json"
+RECORD, TABLE = "sweep_run.json", "sweep.json"
 _PREFIX = "evaluate_"
 # What `evaluate` gets unless it is given.
 _EVALUATE = ("--protocols=knn", "--nountrained")
-# Options of a run that say nothing about it.
-_UNNAMED = ("workdir", "verbosity")
-# Numbers in pretrain.json that are not results.
-_COUNTS = ("steps", "seconds")
-# Results of pretrain by which runs are sorted, where `evaluate` has none.
-_PREFERRED = ("linear_top1", "online_knn_top1", "probe_accuracy", "val_loss")
+# Ends of results' names. The last result with the last end sorts the table.
+_RANKED = ("loss", "val_loss", "probe_accuracy", "top1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +42,9 @@ class Grid:
 
     pretrain: str = option(
         "",
-        "every flag of pretrain, with several values, such as"
+        "every flag of pretrain, with one or several values, such as"
         " --loss=supcon,ntxent --seed=0,1. Semicolons separate values; commas"
-        " do where the whole text is not one value. A flagfile has one value"
-        " for each flag",
+        " do where the whole text is not one value",
         check=checks.shell_words,
     )
     workdir: str = option(
@@ -60,15 +55,8 @@ class Grid:
     )
     evaluate: bool = option(
         True,
-        "score every run by `evaluate`, whose flags have the prefix"
-        f" {_PREFIX} here, such as --{_PREFIX}protocols=knn,linear; without"
-        f" any: {' '.join(_EVALUATE)}",
-    )
-    metric: str = option(
-        "",
-        "result that sorts the table, such as knn/k=5/top1 or val_loss, of"
-        " which the smallest is best; empty: the last top1 of evaluate, else"
-        f" the first that pretrain has of {', '.join(_PREFERRED)} and loss",
+        f"score every run by `evaluate`, by {' '.join(_EVALUATE)} and its other"
+        f" flags, which have a prefix here: --{_PREFIX}protocols=knn,linear",
     )
     print: str = option(
         "none",
@@ -80,6 +68,7 @@ class Grid:
         None,
         "number of the only run to do, from 0, such as of a task in an array of"
         " a cluster; auto: all",
+        minimum=0,
     )
 
 
@@ -98,33 +87,34 @@ class Run(NamedTuple):
 
     Attributes:
       folder: of the run.
-      values: flags, and their values, of those that have several in the grid.
-      words: command -> its flags, without the folder.
+      values: of the flags that have several: (flag, value).
+      commands: command -> its words.
       options: command -> its options that are not the defaults, as text.
     """
 
     folder: str
     values: list[list[str]]
-    words: dict[str, list[str]]
+    commands: dict[str, list[str]]
     options: dict[str, dict[str, str]]
+
+
+def _line(words: Sequence[str]) -> str:
+    return f"python -m tf_contrastive {shlex.join(words)}"
 
 
 def run(options: Sweep) -> int:
     """Runs what is missing, and writes a table; returns 1 if a run failed."""
     grid = options.grid
-    runs = plan(grid)
-    chosen = runs
-    if grid.run is not None:
-        if grid.run >= len(runs):
-            raise UserError(
-                f"{arg('run', grid.run)}: the grid has {len(runs)} runs: set"
-                f" {arg('run', 0)} to {len(runs) - 1}"
-            )
-        chosen = [runs[grid.run]]
+    runs = plan(options)
+    chosen = runs if grid.run is None else runs[grid.run : grid.run + 1]
+    if not chosen:
+        raise UserError(
+            f"{arg('run', grid.run)}: the grid has {len(runs)} runs: set"
+            f" {arg('run', 0)} to {len(runs) - 1}"
+        )
     if grid.print == "commands":
         for planned in chosen:
-            for words in _commands(planned, options):
-                print(_line(words))
+            print(*map(_line, planned.commands.values()), sep="\n")
         return 0
     if grid.print == "check":
         _check(chosen)
@@ -144,7 +134,7 @@ def run(options: Sweep) -> int:
     for number, planned in enumerate(chosen, 1):
         name = os.path.basename(planned.folder)
         terminal.info(f"run {number} of {len(chosen)}: {name}")
-        failed |= not _do(planned, options)
+        failed |= not _do(planned)
     if grid.run is None:
         _write_table(grid, runs)
     return int(failed)
@@ -153,18 +143,16 @@ def run(options: Sweep) -> int:
 # ---- The grid ----------------------------------------------------------------
 
 
-def plan(grid: Grid) -> list[Run]:
-    """Returns the runs of a grid, the last flag's values changing first.
-
-    Raises:
-      UserError: for a combination that cannot work, or that occurs twice.
-    """
-    words, evaluate = _split(shlex.split(grid.pretrain))
+def plan(options: Sweep) -> list[Run]:
+    """Returns the runs of a grid, the last flag's values changing first."""
+    grid, common = options.grid, []
+    if options.terminal.verbosity != Terminal.verbosity:
+        common = [f"--verbosity={options.terminal.verbosity}"]
     declared = flags.declared(PretrainCommand)
-    axes = _axes(words, declared)
+    axes, evaluate = _axes(shlex.split(grid.pretrain), declared)
     scoring = {}
     if grid.evaluate:
-        config = _parsed(Evaluate, evaluate, "evaluate")
+        config = _parsed(Evaluate, [*evaluate, "--workdir=run"], "evaluate")
         if config.evaluation.output_dir:
             raise UserError(
                 f"--{_PREFIX}output_dir: results go to the folder of each run:"
@@ -179,11 +167,13 @@ def plan(grid: Grid) -> list[Run]:
             for word, axis in zip(combination, axes, strict=True)
             if len(axis) > 1
         ]
-        config = _parsed(PretrainCommand, combination, ", ".join(swept))
-        options = _differing(config)
+        trained = [*combination, "--workdir=run"]
+        differing = _differing(
+            _parsed(PretrainCommand, trained, ", ".join(swept))
+        )
         decisive = {
             name: text
-            for name, text in options.items()
+            for name, text in differing.items()
             # Options of the user's own parts are not declared.
             if name not in declared or declared[name].identity or name in names
         }
@@ -195,84 +185,72 @@ def plan(grid: Grid) -> list[Run]:
                 " once"
             )
         title = re.sub(r"[^\w.,=+-]", "_", ",".join(swept))[:100] or "run"
+        folder = os.path.join(grid.workdir, f"{title}-{digest}")
+        ends = [f"--workdir={folder}", *common]
+        commands = {"pretrain": ["pretrain", *combination, *ends]}
+        if scoring:
+            # A run's folder names its own parts, and allows none.
+            words = ["evaluate", *evaluate, *own.words(), *ends]
+            commands["evaluate"] = words
         runs[digest] = Run(
-            os.path.join(grid.workdir, f"{title}-{digest}"),
+            folder,
             [word.split("=", 1) for word in swept],
-            {"pretrain": [*combination]} | dict.fromkeys(scoring, evaluate),
-            {"pretrain": options, **scoring},
+            commands,
+            {"pretrain": differing, **scoring},
         )
     return [*runs.values()]
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the flags of `pretrain`, and those of `evaluate`."""
-    pretrain: list[str] = []
+def _axes(
+    words: Sequence[str], declared: Mapping[str, Option]
+) -> tuple[list[list[str]], list[str]]:
+    """Returns the words of each flag of `pretrain`, and those of `evaluate`.
+
+    A flag has a word for each of its values. A flag that is repeated has its
+    last values; a family has all.
+    """
+    axes: dict[str, list[str]] = {}
     evaluate = [*_EVALUATE]
     for word in words:
-        match = re.fullmatch(rf"--?(no)?{_PREFIX}(.*)", word, re.DOTALL)
-        if match:
+        if match := re.fullmatch(rf"--?(no)?{_PREFIX}(.*)", word, re.DOTALL):
             evaluate.append(f"--{match[1] or ''}{match[2]}")
-        else:
-            pretrain.append(word)
-    if not pretrain:
+            continue
+        flag, equals, text = word.partition("=")
+        name = flag.lstrip("-")
+        values = text.split(";")
+        # Commas separate the options of a family, too.
+        if name in declared and len(values) == 1:
+            try:
+                fields.read(name, declared[name].field, text)
+            except UserError:
+                values = [part.strip() for part in text.split(",")]
+        axes[name if name in declared else word] = [
+            f"{flag}{equals}{value}" for value in values
+        ]
+    if not axes:
         raise UserError(
             "the grid has no flags of pretrain: give some, such as"
             " --dataset=digits --learning_rate=0.1,0.3"
         )
-    return pretrain, evaluate
-
-
-def _axes(
-    words: Sequence[str], declared: Mapping[str, Option]
-) -> list[list[str]]:
-    """Returns the words of each flag, one for each of its values.
-
-    A flag that is repeated has its last values; a family has all.
-    """
-    axes: dict[str, list[str]] = {}
-    for word in words:
-        flag, equals, text = word.partition("=")
-        name = flag.lstrip("-")
-        values = _values(text, declared.get(name))
-        axes[name if name in declared else word] = [
-            f"{flag}{equals}{value}" for value in values
-        ]
-    return [*axes.values()]
-
-
-def _values(text: str, option: Option | None) -> list[str]:
-    """Returns the values of a flag in a text; see `Grid`."""
-    if ";" in text:
-        return text.split(";")
-    # Commas separate the options of a family.
-    if option is None or "," not in text:
-        return [text]
-    try:
-        fields.read(option.name, option.field, text)
-    except UserError:
-        return [part.strip() for part in text.split(",")]
-    return [text]
+    return [*axes.values()], evaluate
 
 
 def _parsed(kind: type[Command], words: Sequence[str], title: str) -> Any:
-    """Returns the valid options of a command in a folder "run".
-
-    Raises:
-      UserError: which names the combination of values, its title.
-    """
-    allowed = flags.allow_own_modules([*words, "--workdir=run"])
-    try:
-        config = flags.parse(kind, allowed)
+    """Returns the valid options of a command; see `_named` for its errors."""
+    with _named(kind, title):
+        config = flags.parse(kind, flags.allow_own_modules([*words]))
         config.validate()
-    except UserError as error:
-        raise _named(kind, title, error) from error
     return config
 
 
-def _named(kind: type[Command], title: str, error: UserError) -> UserError:
-    """Returns an error with the combination of values that has it."""
-    text = flags.with_flags(kind, error.marked)
-    return UserError(f"{title}: {text}" if title else text)
+@contextlib.contextmanager
+def _named(kind: type[Command], title: str) -> Iterator[None]:
+    """Names the combination of values, `title`, that an error is of."""
+    try:
+        yield
+    except UserError as error:
+        text = flags.with_flags(kind, error.marked)
+        raise UserError(f"{title}: {text}" if title else text) from error
 
 
 def _differing(config: Command) -> dict[str, str]:
@@ -280,7 +258,8 @@ def _differing(config: Command) -> dict[str, str]:
     return {
         option.name: fields.written(option.value)
         for option in fields.options(config)
-        if option.value != option.field.default and option.name not in _UNNAMED
+        if option.value != option.field.default
+        and option.name not in ("workdir", "verbosity")
     }
 
 
@@ -288,11 +267,7 @@ def _differing(config: Command) -> dict[str, str]:
 
 
 def _check(runs: Sequence[Run]) -> None:
-    """Opens the data and builds the networks of runs, as their commands will.
-
-    Raises:
-      UserError: for what would end one of them before its first step.
-    """
+    """Opens the data and builds the networks of runs, as they will."""
     with terminal.without_start_lines():
         from tf_contrastive import checkpoints
         from tf_contrastive.evaluation import protocols, scoring
@@ -302,7 +277,8 @@ def _check(runs: Sequence[Run]) -> None:
     checked: list[PretrainCommand] = []
     for planned in runs:
         title = ", ".join("=".join(pair) for pair in planned.values)
-        config = _parsed(PretrainCommand, planned.words["pretrain"], title)
+        words = planned.commands["pretrain"][1:]
+        config = _parsed(PretrainCommand, words, title)
         # Neither data nor networks depend on the others of these.
         batch = config.schedule.batch_size
         same = dataclasses.replace(
@@ -311,14 +287,13 @@ def _check(runs: Sequence[Run]) -> None:
         if same in checked:
             continue
         checked.append(same)
-        kind: type[Command] = PretrainCommand
-        try:
+        with _named(PretrainCommand, title):
             prepared = pretrain.prepare(config)
             prepared.build()
-            if "evaluate" not in planned.words:
-                continue
-            kind = Evaluate
-            scores = _parsed(Evaluate, planned.words["evaluate"], title)
+        if "evaluate" not in planned.commands:
+            continue
+        with _named(Evaluate, title):
+            scores = _parsed(Evaluate, planned.commands["evaluate"][1:], "")
             run = checkpoints.Run(
                 prepared.options,
                 {"num_classes": prepared.source.info.num_classes},
@@ -329,8 +304,6 @@ def _check(runs: Sequence[Run]) -> None:
             untrained = Subject.of_run(run, trained=False)
             context = EvaluationContext(untrained, data.data, data.options)
             protocols.select(context, scores.evaluation.protocols)
-        except UserError as error:
-            raise _named(kind, title, error) from error
 
 
 def _record(planned: Run) -> dict[str, Any]:
@@ -342,20 +315,16 @@ def _record(planned: Run) -> dict[str, Any]:
 
 
 def _missing(planned: Run, record: Mapping[str, Any]) -> list[str]:
-    """Returns a run's commands that have not ended well with its options."""
-    return [
-        command
-        for command, options in planned.options.items()
-        if record["done"].get(command) != options
-    ]
+    """Returns the first command that has not ended well, and those after it."""
+    commands = [*planned.commands]
+    for number, command in enumerate(commands):
+        if record["done"].get(command) != planned.options[command]:
+            return commands[number:]
+    return []
 
 
-def _do(planned: Run, options: Sweep) -> bool:
-    """Runs a run's commands that have not ended well; whether all have now.
-
-    Raises:
-      InterruptedRunError: if one was interrupted.
-    """
+def _do(planned: Run) -> bool:
+    """Runs a run's commands that have not ended well; whether all have now."""
     with terminal.without_start_lines():
         from tf_contrastive.checkpoints import FolderLock
 
@@ -367,45 +336,26 @@ def _do(planned: Run, options: Sweep) -> bool:
         files.write_json(path, record, f"set another {arg('workdir')}")
 
     with FolderLock(planned.folder, "sweep"):
-        for words in _commands(planned, options):
-            command = words[0]
-            if command not in _missing(planned, record):
-                continue
+        missing = _missing(planned, record)
+        for command in missing:
+            record["done"].pop(command, None)
+        for command in missing:
             save("unfinished")
-            terminal.info(f"  {_line(words)}")
-            status, last = processes.run(words)
+            line = _line(planned.commands[command])
+            terminal.info(f"  {line}")
+            status, last = processes.run(planned.commands[command])
             if status == errors.EXIT_RESUME:
                 raise errors.InterruptedRunError(
-                    f"interrupted: {_line(words)}; repeat the same `sweep` to"
-                    " resume"
+                    f"interrupted: {line}; repeat the same `sweep` to resume"
                 )
             if status:
                 last = last.removeprefix("tf_contrastive: ")
                 save("failed", f"{command}: {last} (status {status})")
                 terminal.warning(f"  failed: {record['reason']}")
                 return False
-            if command == "pretrain":
-                record["done"] = {}  # The encoder may have changed.
             record["done"][command] = planned.options[command]
         save("finished")
     return True
-
-
-def _commands(planned: Run, options: Sweep) -> list[list[str]]:
-    """Returns the words of a run's commands."""
-    ends = [f"--workdir={planned.folder}"]
-    if options.terminal.verbosity != Terminal.verbosity:
-        ends.append(f"--verbosity={options.terminal.verbosity}")
-    commands = []
-    for name, words in planned.words.items():
-        # A run's folder names its own parts, and allows none.
-        allowed = own.words() if name == "evaluate" else []
-        commands.append([name, *words, *allowed, *ends])
-    return commands
-
-
-def _line(words: Sequence[str]) -> str:
-    return f"python -m tf_contrastive {shlex.join(words)}"
 
 
 # ---- The table ---------------------------------------------------------------
@@ -417,16 +367,16 @@ def _result(planned: Run) -> dict[str, Any]:
         from tf_contrastive.evaluation import report
 
     folder, record = planned.folder, _record(planned)
-    done = planned.options.keys() - _missing(planned, record)
-    metrics = {}
-    if "pretrain" in done:
+    missing, metrics = _missing(planned, record), {}
+    if "pretrain" not in missing:
         rows = files.read_json(os.path.join(folder, "pretrain.json"), {})
         metrics = {
             name: value
             for name, value in rows.items()
-            if isinstance(value, int | float) and name not in _COUNTS
+            if isinstance(value, int | float)
+            and name not in ("steps", "seconds")
         }
-    if "evaluate" in done:
+    if "evaluate" in planned.commands and "evaluate" not in missing:
         for row in report.read(folder).get("results", []):
             if row["encoder"] == "trained":
                 for tag, value in report.scalars(row).items():
@@ -445,11 +395,8 @@ def _write_table(grid: Grid, runs: Sequence[Run]) -> None:
     """Prints and writes the results of all runs, the best first."""
     rows = [_result(planned) for planned in runs]
     metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
-    scored = [name for name in metrics if name.endswith("/top1")]
-    preferred = [name for name in _PREFERRED if name in metrics]
-    metric = grid.metric or [*scored[-1:], *preferred, "loss"][0]
-    if metrics and metric not in metrics:
-        raise errors.unknown(arg("metric"), metric, metrics)
+    ranked = (n for end in _RANKED for n in metrics if n.endswith(end))
+    metric = ["loss", *ranked][-1]
     sign = 1 if metric.endswith("loss") else -1
 
     def rank(row: Mapping[str, Any]) -> float:
@@ -476,7 +423,5 @@ def _write_table(grid: Grid, runs: Sequence[Run]) -> None:
     for row in rows:
         if row["reason"]:
             print(f"{row['status']}: {row['name']}: {row['reason']}")
-    if metric in rows[0]["metrics"]:
-        print(f"best by {metric}: {rows[0]['name']}")
     report = {"metric": metric, "runs": rows}
     files.write_json(os.path.join(grid.workdir, TABLE), report)

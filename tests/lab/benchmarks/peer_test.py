@@ -34,7 +34,6 @@ del sys.argv[0]
 peer_program.main()
 """
 _ABOUT = "about = {'settings': '3 gears', 'parameters': 12, 'loss': 0.5}"
-_STEP = "step, one of the test"
 
 
 @pytest.fixture
@@ -43,13 +42,8 @@ def python(tmp_path):
 
     def make(start=_ABOUT, turn="pass"):
         path = tmp_path / "python"
-        text = _FAKE.format(
-            python=sys.executable,
-            folder=str(tmp_path),
-            start=start,
-            turn=turn,
-        )
-        path.write_text(text)
+        facts = {"python": sys.executable, "folder": str(tmp_path)}
+        path.write_text(_FAKE.format(**facts, start=start, turn=turn))
         path.chmod(0o755)
         return f"--peer_python={path}"
 
@@ -66,7 +60,7 @@ def one_case(tmp_path, monkeypatch):
         return 100.0
 
     facts = {"parameters": 12, "loss": 0.5}
-    case = peer.Case(_STEP, ours, facts, {})
+    case = peer.Case("a step of the test", ours, facts, {})
     monkeypatch.setattr(peer, "cases", lambda *_: [case])
     return tmp_path / "turns"
 
@@ -97,7 +91,6 @@ def test_both_take_turns(benchmark, python, one_case):
         ({"start": _ABOUT.replace("0.5", "0.50001")}, "loss (ours: 0.5)"),
         ({"start": _ABOUT.replace("0.5", "float('nan')")}, "loss (ours: 0.5)"),
     ],
-    ids=str,
 )
 def test_a_failure_is_a_note(fake, named, benchmark, python, one_case):
     status, report = benchmark("peer", python(**fake), "--repeats=3")

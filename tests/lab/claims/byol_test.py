@@ -40,16 +40,17 @@ def _mlp(weights, x):
     return np.maximum(x @ w1 + b1, 0) @ w2
 
 
-def _loss(model, views, target=None):
-    """Grill et al. 2020, equation 2 in both directions, by NumPy in float64."""
+def _loss(model, views, target):
+    """Grill et al. 2020, equation 2 in both directions, by NumPy in float64.
+
+    The target has fixed weights: kernel, bias and those of the projector.
+    """
     kernel, bias = (np.float64(w) for w in model.encoder.get_weights())
-    z_weights = model.projector.get_weights()
-    target = target or (kernel, bias, z_weights)
-    total = 0.0
-    views = np.float64(views)
+    weights = [x.get_weights() for x in (model.projector, model.predictor)]
+    total, views = 0.0, np.float64(views)
     for one, other in ((0, 1), (1, 0)):
         online = views[:, one].reshape(len(views), -1) @ kernel + bias
-        q = _mlp(model.predictor.get_weights(), _mlp(z_weights, online))
+        q = _mlp(weights[1], _mlp(weights[0], online))
         slow = views[:, other].reshape(len(views), -1) @ target[0] + target[1]
         z = _mlp(target[2], slow)
         total += np.mean(2 - 2 * np.sum(_unit(q) * _unit(z), axis=1))
@@ -58,9 +59,9 @@ def _loss(model, views, target=None):
 
 def test_a_step_of_byol():
     model, views = _model(), _views()
-    before = _loss(model, views)
     kernel, bias = (np.float64(w) for w in model.encoder.get_weights())
     fixed = (kernel, bias, model.projector.get_weights())
+    before = _loss(model, views, fixed)
     # The gradient is that of the online side: the target stays.
     place, delta = (7, 3), 1e-4
     shifted = []

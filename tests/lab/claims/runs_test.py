@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import pytest
 import small
@@ -10,7 +9,6 @@ import small
 from lab.claims import measures, runs
 from lab.commands import reproduce
 from lab.commands.reproduce import Reproduce
-from tf_contrastive import __main__
 from tf_contrastive.base import errors, processes
 from tf_contrastive.config import fields
 
@@ -203,26 +201,18 @@ def _rate(words):
 
 
 _DIGITS = [
-    "--dataset=digits",
-    "--image_size=8",
-    "--encoder=resnet10",
-    "--width=0.125",
-    "--batch_size=128",
-    "--epochs=1",
-    "--views=1",
-    "--augmentation=none",
+    *("--dataset=digits", "--image_size=8", "--encoder=resnet10"),
+    *("--width=0.125", "--batch_size=128", "--epochs=1", "--views=1"),
     # Longer than an epoch: the last epoch is in the run's report only.
-    "--log_every_steps=100",
-    "--optimizer=sgd",
+    *("--augmentation=none", "--log_every_steps=100", "--optimizer=sgd"),
     *small.FLAGS,
 ]
 
 
 def _in_this_process(words):
     """Runs `python -m tf_contrastive ...` here, with a smaller encoder."""
-    with pytest.MonkeyPatch.context() as patch, small.encoder():
-        patch.setattr(sys, "argv", ["tf_contrastive", *words])
-        return __main__.main(), ""
+    with small.encoder():
+        return small.command(*words), ""
 
 
 @pytest.mark.slow
@@ -274,11 +264,9 @@ def test_runs_are_shared_and_can_be_repeated_by_hand(
 def test_a_command_that_fails_ends_the_claim(
     run, monkeypatch, returned, status, message
 ):
-    recipe = {
-        "shared": {"pretrain": ["--dataset=digits"]},
-        "arms": {"a": {}},
-        "values": {"loss": ["training", "loss/contrastive/last_epoch"]},
-    }
+    shared = {"pretrain": ["--dataset=digits"]}
+    values = {"loss": ["training", "loss/contrastive/last_epoch"]}
+    recipe = {"shared": shared, "arms": {"a": {}}, "values": values}
     claims = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
     monkeypatch.setattr(processes, "run", lambda words: (returned, ""))
     with pytest.raises(errors.UserError, match=message) as error:

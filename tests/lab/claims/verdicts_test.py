@@ -50,24 +50,19 @@ def test_a_relation_is_tested_against_zero_and_its_bound(
     assert judged["verdict"] == verdict
 
 
-def _judged(*lefts, gates=(), **relation):
-    """Rows of relations on made-up units, one arm per relation."""
-    arms = [str(number) for number in range(len(lefts))]
-    left = {arm: (definitions.Term("x", (arm,), ""),) for arm in arms}
-    relations = [
-        definitions.Relation(
-            arm, left[arm], (), 2.0, "at_least", ("",), **relation
-        )
-        for arm in arms
-    ]
+def _judged(left, gate=None, **relation):
+    """The row of a relation on made-up units."""
+    terms = (definitions.Term("x", ("a",), ""),)
+    unit = {"case": "", "arm": "a"} | ({"gate": gate} if gate else {})
     units = [
-        {"case": "", "arm": arm, "seed": seed, "values": {"x": value}}
-        for arm, left in zip(arms, lefts, strict=True)
+        unit | {"seed": seed, "values": {"x": value}}
         for seed, value in enumerate(left)
     ]
-    for unit, gate in zip(units, gates, strict=False):
-        unit["gate"] = gate
-    return verdicts.judge_all(relations, units, len(lefts[0]))
+    tested = definitions.Relation(
+        "a", terms, (), 2.0, "at_least", ("",), **relation
+    )
+    (row,) = verdicts.judge_all([tested], units, len(left))
+    return row["verdict"]
 
 
 _HOLDS, _SMALLER, _NONE = "holds", verdicts.SMALLER, verdicts.NONE_FOUND
@@ -82,10 +77,8 @@ _AGAINST, _TIE = "contradicted", "undecided"
         ({"a": [_HOLDS, _SMALLER]}, [], ["partly shown"], "partly shown"),
         ({"a": [_HOLDS, _AGAINST]}, [], ["partly shown"], "partly shown"),
         (
-            {"a": [_NONE], "b": [_HOLDS], "c": [_AGAINST]},
-            [],
-            ["not shown", "shown", "opposite seen"],
-            "partly shown",
+            *({"a": [_NONE], "b": [_HOLDS], "c": [_AGAINST]}, []),
+            *(["not shown", "shown", "opposite seen"], "partly shown"),
         ),
         # None holds: one contradiction is the opposite.
         ({"a": [_SMALLER, _AGAINST]}, [], ["opposite seen"], "opposite seen"),
@@ -97,16 +90,12 @@ _AGAINST, _TIE = "contradicted", "undecided"
         ({"a": [_HOLDS]}, ["u"], ["shown", "not tested"], "partly shown"),
         # Invalid before incomplete, and both before the rest.
         (
-            {"a": ["incomplete"], "b": ["invalid"]},
-            [],
-            ["incomplete", "invalid"],
-            "invalid",
+            *({"a": ["incomplete"], "b": ["invalid"]}, []),
+            *(["incomplete", "invalid"], "invalid"),
         ),
         (
-            {"a": [_AGAINST], "b": ["incomplete"]},
-            ["u"],
-            ["opposite seen", "incomplete", "not tested"],
-            "incomplete",
+            *({"a": [_AGAINST], "b": ["incomplete"]}, ["u"]),
+            *(["opposite seen", "incomplete", "not tested"], "incomplete"),
         ),
     ],
 )
@@ -127,34 +116,33 @@ def test_the_verdict_follows_from_the_parts(outcomes, untested, parts, verdict):
 
 def test_a_network_that_did_not_train_makes_its_relations_invalid():
     above = [3, 4, 3, 5, 4]
+    missing = [*above[:4], None]
     # SI-T4 on CIFAR-2: 5.3, where equal embeddings have ln(127).
-    gates = [{"final": 5.3, "collapsed": math.log(127)}]
+    gate = {"final": 5.3, "collapsed": math.log(127)}
     for relation in ({}, {"part": "a"}, {"also": "weaker"}):
-        for left in (above, [*above[:4], None]):
-            (row,) = _judged(left, gates=gates, **relation)
-            assert row["verdict"] == "invalid"
-        (row,) = _judged([*above[:4], None], **relation)
-        assert row["verdict"] == "incomplete"
-        (row,) = _judged(above, gates=[gates[0] | {"final": 4.8}], **relation)
-        assert row["verdict"] == "holds"
-    (row,) = _judged(above, gates=[{"final": math.nan, "collapsed": 4.8}])
-    assert row["verdict"] == "invalid"
+        assert _judged(above, gate, **relation) == "invalid"
+        assert _judged(missing, gate, **relation) == "invalid"
+        assert _judged(missing, **relation) == "incomplete"
+        assert _judged(above, gate | {"final": 4.8}, **relation) == "holds"
+    assert _judged(above, {"final": math.nan, "collapsed": 4.8}) == "invalid"
+
+
+def _units(values):
+    """Five seeds of numbers: case -> arm -> name -> number."""
+    return [
+        {"case": case, "arm": arm, "seed": seed, "values": {**numbers}}
+        for case, arms in values.items()
+        for arm, numbers in arms.items()
+        for seed in range(5)
+    ]
 
 
 def test_correlations_over_arms():
     """Deviations of -4/3, -1/3, 5/3 and -1, 1, 0: r = 1 / sqrt(14/3 * 2)."""
     pairs = {"a": (1.0, 3.0), "b": (2.0, 5.0), "c": (4.0, 4.0)}
-    units = [
-        {"case": "", "arm": arm, "seed": seed, "values": {"x": x, "y y": y}}
-        for arm, (x, y) in pairs.items()
-        for seed in range(5)
-    ]
-    relation = definitions._relation(
-        {"left": "correlation of x with y y", "at_least": 0.2},
-        [""],
-        "abc",
-        ["x", "y y"],
-    )
+    units = _units({"": {a: {"x": x, "y y": y} for a, (x, y) in pairs.items()}})
+    given = {"left": "correlation of x with y y", "at_least": 0.2}
+    relation = definitions._relation(given, [""], "abc", ["x", "y y"])
     (row,) = verdicts.judge_all([relation], units, 5)
     assert row["mean"] == pytest.approx(1 / math.sqrt(14 / 3 * 2))
     assert row["verdict"] == "holds"
@@ -170,16 +158,13 @@ def test_correlations_over_arms():
 
 def test_sums_and_spreads():
     """The spread shrinks by 2.5, and a gains 2.5 more than b."""
-    values = {
-        "short": {"a": 1.0, "b": 4.0, "c": 2.0},
-        "long": {"a": 5.0, "b": 5.5, "c": 5.2},
-    }
-    units = [
-        {"case": case, "arm": arm, "seed": seed, "values": {"x": x}}
-        for case, arms in values.items()
-        for arm, x in arms.items()
-        for seed in range(5)
-    ]
+    values = {"short": (1.0, 4.0, 2.0), "long": (5.0, 5.5, 5.2)}
+    units = _units(
+        {
+            case: {a: {"x": x} for a, x in zip("abc", numbers, strict=True)}
+            for case, numbers in values.items()
+        }
+    )
     relations = [
         definitions._relation(
             {"left": left, "right": right, "at_least": 1, "cases": ["long"]},

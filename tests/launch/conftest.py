@@ -6,6 +6,7 @@ import shutil
 import sys
 
 import processes
+import pytest
 from processes import ROOT
 
 # A fake program that records its arguments.
@@ -19,15 +20,8 @@ sys.exit(int(os.environ.get("FAKE_STATUS", 0)))
 """
 
 
-def executable(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
 class Project:
-    """A copy of the project with a fake gcloud, sbatch, srun and Python."""
+    """A copy of the project with fake programs, such as gcloud and Python."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -38,18 +32,22 @@ class Project:
         shutil.copytree(ROOT / "launch", folder / "launch")
         for name in ("configs", "tf_contrastive"):
             (folder / name).mkdir()
-        executable(folder / "launch" / "install", "#!/bin/sh\n")
+        (folder / "launch" / "install").write_text("#!/bin/sh\n")
         for name in ("docker", "gcloud", "sbatch", "srun"):
             self.fake(self.bin / name)
+        # It keeps what is applied.
+        applied = f"open({str(folder / 'applied')!r}, 'w')"
+        self.fake(self.bin / "kubectl", f"{applied}.write(sys.stdin.read())")
         self.fake(folder / ".venv" / "bin" / "python")
 
     def fake(self, path, then=""):
-        executable(
-            path,
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
             _RECORD.format(
                 python=sys.executable, calls=str(self.calls_file), then=then
-            ),
+            )
         )
+        path.chmod(0o755)
 
     def environment(self, **variables):
         inherited = {
@@ -60,15 +58,11 @@ class Project:
         path = f"{self.bin}:{os.environ['PATH']}"
         return {**inherited, "PATH": path, **variables}
 
-    def run(self, *words, **variables):
+    def run(self, *words, status=None, **variables):
         environment = self.environment(**variables)
         return processes.run(
-            words, status=None, cwd=self.folder, env=environment
+            words, status=status, cwd=self.folder, env=environment
         )
-
-    def start(self, *words, **variables):
-        environment = self.environment(**variables)
-        return processes.start(words, cwd=self.folder, env=environment)
 
     def calls(self):
         """Returns and forgets the recorded calls."""
@@ -77,3 +71,8 @@ class Project:
         lines = self.calls_file.read_text().splitlines()
         self.calls_file.unlink()
         return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
