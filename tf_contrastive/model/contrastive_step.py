@@ -144,7 +144,12 @@ class ContrastiveStep(tf.keras.Model):
             names = vars(kind).get("arguments", ())
             values |= {name: getattr(self, name) for name in names}
         serialize = tf.keras.saving.serialize_keras_object
-        return {name: serialize(value) for name, value in values.items()}
+        # What the SavedModel format does not take.
+        plain = bool | int | float | str | None
+        return {
+            name: value if isinstance(value, plain) else serialize(value)
+            for name, value in values.items()
+        }
 
     @classmethod
     def from_config(
