@@ -475,6 +475,22 @@ def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+def test_watch_waits_for_the_first_whole_checkpoint(run, monkeypatch):
+    files = [*(run / "checkpoints").glob("ckpt-*.data*")]
+    whole = {file: file.read_bytes() for file in files}
+    for file, content in whole.items():
+        file.write_bytes(content[:10])
+
+    def wait(seconds):
+        for file, content in whole.items():
+            file.write_bytes(content)
+
+    monkeypatch.setattr(command.time, "sleep", wait)
+    assert command.run(_watch(run, untrained=False)) == 0
+    assert _steps(run) == [5, 10, 15]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["removed", "replaced"])
 def test_watch_notices_that_the_run_is_another(change, run, monkeypatch):
     for path in (run / "checkpoints").glob("ckpt-1*"):

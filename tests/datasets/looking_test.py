@@ -262,3 +262,23 @@ def test_a_file_of_several_lines_is_looked_at_and_shown_once(
     )
     datasets.contact_sheet(source)
     np.testing.assert_array_equal(shown, [picture(0), picture(1)])
+
+
+@pytest.mark.slow
+def test_an_image_takes_60_bytes_and_its_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    count, image = 20_000, encoded(picture(0))
+    write(tmp_path / "images" / "1.png", image)
+    rows = ["path,label"]
+    for i in range(count):
+        path = f"images/{i // 1000:05}/{i:09}.png"
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        os.link(tmp_path / "images" / "1.png", tmp_path / path)
+        rows.append(f"{path},c{i * 7 % 1000:03}")
+    source = datasets.source(csv(tmp_path / "list.csv", "\n".join(rows)))
+    assert (source.labels() == np.arange(count) * 7 % 1000).all()
+    assert source.paths[12345] == f"{tmp_path}/images/00012/000012345.png"
+    tensors = [*source.arrays.values(), tf.constant(source.digests)]
+    held = sum(tensor.numpy().nbytes for tensor in tensors)
+    # Each path has its place in the bytes of all.
+    assert held / count + 8 < 60

@@ -145,6 +145,13 @@ def test_other_requests_get_their_status_and_an_error(client):
         assert expected == 200 or [*content] == ["error"], content
 
 
+@pytest.mark.parametrize("path", ["/healthz", _MODEL, "/metrics"])
+def test_absolute_uris_are_those_of_their_paths(client, path):
+    for uri in (path, f"http://host:1{path}", f"HTTP://h{path}"):
+        assert client.ask("GET", uri)[0] == 200
+    assert client.ask("GET", f"/http://host{path}")[0] == 404
+
+
 def test_metrics(client):
     assert client.ask("GET", "/healthz")[2] == b"ok\n"
     _, headers, content = client.ask("GET", "/metrics")

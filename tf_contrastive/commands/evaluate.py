@@ -151,7 +151,9 @@ def _watch(options: Evaluate, strategy: "tf.distribute.Strategy") -> None:
         # The folder may be gone, or hold another run.
         config = checkpoints.check_run(workdir)
         paths = checkpoints.saved(workdir)
-        if paths and run is None:
+        # The first one may still be written.
+        whole = (x for x in paths if checkpoints.damage_of(x) is None)
+        if run is None and any(whole):
             run = checkpoints.load_run(workdir)
             setting = scoring.open_setting(options, strategy, run)
         if run:

@@ -70,6 +70,7 @@ class App:
             ],
             middleware=[
                 Middleware(_with_one_length),
+                Middleware(_with_relative_paths),
                 Middleware(GZipMiddleware, minimum_size=1024, compresslevel=1),
             ],
             lifespan=self._follow,
@@ -207,6 +208,18 @@ def _with_one_length(app: ASGIApp) -> ASGIApp:
             body = _json(error="Content-Length and Transfer-Encoding: use one")
             answer = Response(body, 400, {"Connection": "close"})
         await answer(scope, receive, send)
+
+    return run
+
+
+def _with_relative_paths(app: ASGIApp) -> ASGIApp:
+    """Accepts absolute URIs, http://HOST/PATH, which some proxies send."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = re.sub("^https?://[^/]*", "", scope["path"], flags=re.I)
+            scope = {**scope, "path": path or "/"}
+        await app(scope, receive, send)
 
     return run
 
