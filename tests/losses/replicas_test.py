@@ -105,10 +105,19 @@ def _error(gradient, expected):
     return np.linalg.norm(gradient - expected) / np.linalg.norm(expected)
 
 
+# On 8 replicas one of each kind: pairs, classes, mining, a distribution, a
+# queue, logits.
+_KINDS = ("ntxent", "supcon", "triplet", "swd_normal", "moco", "cross_entropy")
+
+
 @pytest.mark.parametrize(
-    "replicas", [2, pytest.param(8, marks=pytest.mark.slow)]
+    ("name", "options", "replicas"),
+    [
+        *((*case, 2) for case in _CASES),
+        *(pytest.param(name, {}, 8, marks=pytest.mark.slow) for name in _KINDS),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(("name", "options"), _CASES, ids=str)
 def test_replicas_change_neither_value_nor_gradient(name, options, replicas):
     loss = losses.build(name, **options)
     value, gradient = _alone(loss, name)
@@ -117,13 +126,8 @@ def test_replicas_change_neither_value_nor_gradient(name, options, replicas):
     assert _error(g, gradient) < 1e-5
 
 
-def _is_local(name):
-    """Whether an anchor is compared with nothing of other replicas."""
-    return name in ("cross_entropy", "moco")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in LOSSES if not _is_local(n)])
+@pytest.mark.parametrize("name", ["ntxent", "supcon", "margin", "swd_normal"])
 def test_local_negatives_would_be_noticed(name, monkeypatch):
     loss = losses.build(name)
     _, gradient = _alone(loss, name)

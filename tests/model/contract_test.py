@@ -171,7 +171,10 @@ _QUICK |= {"LARS", "device augmentation", "online kNN", "skipped steps"}
     ("feature", "replicas"),
     [
         *((name, 2) for name in sorted(_QUICK)),
-        *(pytest.param(name, 4, marks=pytest.mark.slow) for name in FEATURES),
+        *(
+            pytest.param(name, 4, marks=pytest.mark.slow)
+            for name in [n for n in FEATURES if n not in _QUICK]
+        ),
         pytest.param("LARS", 8, marks=pytest.mark.slow),
     ],
 )
