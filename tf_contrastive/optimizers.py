@@ -140,6 +140,9 @@ class SGD(_L2Decay, tf.keras.optimizers.SGD):
     which differ once the learning rate changes. Nesterov's form replaces v in
     the step by its next value with the same gradient: momentum * v + lr * g, or
     momentum * v + g. Sutskever et al. 2013, section 2.
+
+    Raises:
+      UserError: for a value that is not allowed, as in the other optimizers.
     """
 
     declaration = declared.SGD

@@ -14,7 +14,13 @@ class Encoder(tf.keras.Model):
     """An encoder that refuses what are not its images."""
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Encodes images; see `checked`, and none is a ValueError."""
+        """Encodes images [N, H, W, K]: uint8, or float in [0, 1].
+
+        Raises:
+          TypeError: for another type.
+          ValueError: for another shape, or no image.
+          InvalidArgumentError: for colours outside of [0, 1].
+        """
         # Not where it becomes a part of another Keras model.
         if isinstance(inputs, tf.Tensor | np.ndarray):
             inputs = checked(inputs, self.input_shape)

@@ -41,7 +41,7 @@ class Export:
         self.loaded = loaded
 
     def __call__(self, images: Any, training: bool = False) -> tf.Tensor:
-        """Encodes images; see `checked_input.checked`."""
+        """Encodes images, as `checked_input.Encoder` does."""
         function = self.loaded.__call__.concrete_functions[0]
         shape = function.structured_input_signature[0][0].shape
         return self.loaded(checked_input.checked(images, shape), training)

@@ -64,6 +64,9 @@ def build(name: Any, **options: Any) -> ContrastiveLoss:
       name: a key of `LOSSES`; a function or class of your own, or its
         `module:name`.
       **options: arguments of the loss, such as `temperature=0.1`.
+
+    Raises:
+      UserError: a ValueError, for an unknown name, option or value.
     """
     if not isinstance(name, str):
         return of_part(name, **options)

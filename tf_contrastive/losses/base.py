@@ -55,6 +55,9 @@ class ContrastiveLoss(declared.LossDeclaration):
           projections: [B, V, P] of this replica, any floating dtype.
           labels: int [B] or multi-hot [B, C], if the loss uses them.
           seed: int32 [2]; used by losses that draw random numbers.
+
+        Raises:
+          ValueError: for missing or misshapen arguments.
         """
         projections = check_projections(projections)
         return self._reduce(*self._anchor_losses(projections, labels, seed))

@@ -71,6 +71,10 @@ class Policy(declared.PolicyDeclaration):
 
     Subclasses also inherit from their declaration in `config.views`, a
     dataclass of their options. `image_size` is the side of a view in pixels, S.
+
+    Raises:
+      UserError: for an option that is out of bounds, or images that are not
+        uint8 [..., 3].
     """
 
     image_size: int
@@ -445,6 +449,9 @@ def build(name: Any, *, image_size: int, **options: Any) -> Policy:
         `OwnViews`.
       image_size: side of a view in pixels, S.
       **options: arguments of the policy, such as `flip=False`.
+
+    Raises:
+      UserError: for an unknown name, option or value.
     """
     if not isinstance(name, str):
         return OwnViews(image_size, name, **options)
