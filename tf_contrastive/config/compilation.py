@@ -13,9 +13,9 @@ class Compilation:
     compile_for: str = option(
         "",
         "compile the step for a TPU instead, without having one: CHIP:SHAPE,"
-        " such as v4:2x2x1, v5e:2x2 or v6e:2x4; doctor prints memory per core,"
-        " the largest batch that fits, and the rate that the input must"
-        " deliver",
+        " such as v4:2x2x1, v5e:2x2 or v6e:2x4; doctor prints work, memory per"
+        " core and the rate that the input must deliver; `lab benchmark step`"
+        " compares the step with the encoder alone",
         check=matching(
             r"|v\d\w*:\d+(x\d+){1,2}", "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2"
         ),
