@@ -104,9 +104,12 @@ def test_lengths_are_the_published_ones(operation, name, filled):
     # Of AutoAugment, the second of two operations.
     *_, choices = tf.nest.flatten(operation.choices(uniforms))
     chosen = choices[:, -1] == autoaugment.OPERATIONS.index(name)
-    areas = np.all(np.round(result[chosen] * 255) == 128, -1).sum(axis=(1, 2))
+    fill = np.all(np.round(result[chosen] * 255) == 128, -1)
+    areas = fill.sum(axis=(1, 2))
     # A pixel may have been grey, and a cutout may reach beyond the view.
     assert len(areas) > 10
     assert filled <= areas.max() <= filled + 3
     if name != "Cutout":
         assert filled <= areas.min()
+        # Of either sign.
+        assert fill[:, 0].all(1).any() and fill[:, -1].all(1).any()
