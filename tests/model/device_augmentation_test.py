@@ -1,5 +1,7 @@
 """Colours changed by the host or by the step: the same views, the same run."""
 
+import re
+
 import numpy as np
 import pytest
 import small
@@ -9,6 +11,8 @@ from PIL import Image
 from tf_contrastive import datasets, heads, losses, train
 from tf_contrastive import model as models
 from tf_contrastive.base import errors
+from tf_contrastive.commands import evaluate
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.views import RunViews
@@ -92,6 +96,43 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
         # What was left to the device is more than rounding.
         changed = np.abs(framed - views).mean((2, 3, 4)) > 0.01
         assert changed.mean() > 0.3
+
+
+@pytest.mark.slow
+def test_a_run_with_extra_channels_is_evaluated_with_them(
+    tmp_path, monkeypatch, capsys
+):
+    # Images are noise; only the extra channels tell the classes.
+    images = np.stack(_images(96))
+    labels = np.arange(48) % CLASSES
+    bits = np.eye(CLASSES)[labels] * 4
+    sources = {
+        split: datasets.from_arrays(part, labels, split=split, extra=bits)
+        for split, part in (("train", images[:48]), ("test", images[48:]))
+    }
+    monkeypatch.setattr(
+        datasets, "source", lambda name, split, **_: sources[split]
+    )
+    run = small.run(
+        split="train",
+        image_size=SIDE,
+        augment_on="device",
+        batch_size=8,
+        epochs=10,
+        workdir=str(tmp_path / "run"),
+    )
+    train.pretrain(run)
+    options = fields.replace(
+        Evaluate(),
+        workdir=str(tmp_path / "run"),
+        protocols="knn",
+        untrained=False,
+    )
+    assert evaluate.run(options) == 0
+    assert re.search(r"trained +knn k=5 +1 +1\.0000", capsys.readouterr().out)
+    sources["test"] = datasets.from_arrays(images[48:], labels, split="test")
+    with pytest.raises(errors.UserError, match="takes 3 channels"):
+        evaluate.run(options)
 
 
 @pytest.mark.slow
