@@ -35,7 +35,7 @@ class _Kept:
     def step(self):
         return int(self._model.optimizer.iterations.numpy())
 
-    def look(self, *_):
+    def look(self):
         if self._every and self.step - (self.last_saved or 0) >= self._every:
             self.last_saved = self.step
 
@@ -60,7 +60,7 @@ def _looks(seconds, **options):
     )
     looks = []
 
-    def look(*_):
+    def look(batch, logs):
         looks.append(kept.step)
         kept.look()
 

@@ -248,7 +248,8 @@ def test_invalid_options_are_named(name, options, match):
 
 
 def test_images_of_another_type_or_shape_are_refused():
-    for shape, dtype in (((8, 8, 3), "f"), ((8, 8, 1), "B"), ((2, 8, 3), "B")):
+    wrong = {(8, 8, 3): "f", (8, 8, 1): "B", (2, 8, 8, 3): "B"}
+    for shape, dtype in wrong.items():
         with pytest.raises(errors.UserError, match="pass uint8"):
             views.evaluation(8)(np.zeros(shape, dtype))
     with pytest.raises(errors.UserError, match="pass uint8"):
