@@ -138,7 +138,7 @@ def test_values_of_a_flag(run, capsys, words, flag, values):
         ([], ["no flags of pretrain"]),
         (["--learning_rate=0.1,x"], ["--learning_rate=x"]),
         (["--temprature=0.1,0.2"], ["--temprature"]),
-        (["--seed=0,"], ["--seed="]),
+        (["--seed=0,"], ["--seed"]),
         (["--learning_rate=0.1,0.10"], ["learning_rate=0.10", "equal run"]),
         # A pair of values that do not go together, of several that do.
         (
@@ -299,7 +299,7 @@ def test_what_would_end_a_run_is_found_before_the_first(run, commands):
             ["folder:/nowhere"],
         ),
         (["--dataset=digits", "--evaluate_test_split=nope"], ["nope"]),
-        (["--dataset=FOLDER", "--loss=ntxent"], ["no labels"]),
+        (["--dataset=FOLDER", "--loss=ntxent"], ["--test_fraction="]),
         (["--dataset=FOLDER", "--loss=supcon,ntxent"], ["loss=supcon"]),
         # All is there.
         (["--dataset=digits", "--learning_rate=0.1,0.3"], None),

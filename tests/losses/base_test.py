@@ -42,7 +42,7 @@ _COLUMN = np.arange(4)[:, np.newaxis]
         (lambda: losses.MoCo()(_GOLDEN), r"needs keys \[B, V, P\]"),
         (
             lambda: losses.build("swd_normal").per_anchor(_GOLDEN),
-            "not a mean over anchors",
+            "no loss for each view",
         ),
     ],
 )

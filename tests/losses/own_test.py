@@ -54,7 +54,11 @@ class _Callable:
         (losses.FunctionLoss(lambda z, labels: _gap(z)), True, _MEAN),
         # Any names.
         (losses.FunctionLoss(lambda a, b: tf.reduce_max(b)), True, 1.0),
-        (losses.FunctionLoss(lambda z, y=None: tf.reduce_max(y)), False, 1.0),
+        (
+            losses.FunctionLoss(lambda z, labels=None: tf.reduce_max(labels)),
+            False,
+            1.0,
+        ),
         (losses.FunctionLoss(_weighted, weight=2), False, 2 * _MEAN),
         (losses.FunctionLoss(_Callable()), True, 8.0),
         (losses.FunctionLoss(lambda z, seed=0, y=None: seed[0]), False, 7.0),
