@@ -414,6 +414,28 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
     assert "next: python -m tf_contrastive export --workdir=" in said.out
 
 
+@pytest.mark.parametrize(
+    ("changes", "following"),
+    [
+        ({"loss": "ntxent"}, "evaluate --scale=cpu --test_fraction=0.2"),
+        # All labels were learned.
+        ({"loss": "supcon"}, "export"),
+        ({"loss": "supcon", "test_fraction": 0.2}, "evaluate --scale=cpu"),
+    ],
+)
+def test_the_next_command_can_be_run(changes, following, tmp_path, capsys):
+    for number, pixels in enumerate(_noise(12, n=20)):
+        folder = tmp_path / "images" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    run = tmp_path / "run"
+    given = {"dataset": f"folder:{tmp_path}/images", "split": "train"}
+    sizes = {"image_size": 8, "batch_size": 8, "epochs": 1}
+    assert command.run(_options(run, **given, **sizes, **changes)) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f"next: python -m tf_contrastive {following} --workdir={run}"
+
+
 # ---- Memory ---
 
 

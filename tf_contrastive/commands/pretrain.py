@@ -147,12 +147,34 @@ def _rows(result: "train.Result") -> dict[str, Any]:
     }
 
 
+def _next(run: "train.PreparedRun") -> list[str]:
+    """Returns the command for the encoder of a run, without the workdir."""
+    import tensorflow as tf
+
+    from tf_contrastive import train
+
+    command, options = ["evaluate"], run.options
+    # The defaults take long on a CPU.
+    if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
+        command.append("--scale=cpu")
+    # Without a test split a part of the images can be scored, if their labels
+    # were not learned.
+    for fraction in (0.0, 0.2)[: 1 if options.loss.needs_labels else 2]:
+        held_out = {"test_fraction": fraction} if fraction else {}
+        changed = fields.replace(options, **held_out)
+        try:
+            test = train.open_split(changed, options.data.test_split)
+        except UserError:
+            continue
+        if run.source.info.has_labels and test.info.has_labels:
+            return [*command, *(f"--{k}={v}" for k, v in held_out.items())]
+    return ["export"]
+
+
 def _print_results(
     result: "train.Result", report: dict[str, Any] | None, path: str
 ) -> None:
     """Prints the results, and adds those of the linear stage to the file."""
-    import tensorflow as tf
-
     from tf_contrastive.evaluation import report as reports
 
     workdir = result.run.options.runtime.workdir
@@ -176,12 +198,6 @@ def _print_results(
         print()
         print(reports.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
-    # Evaluation needs labels, and its defaults take long on a CPU.
-    command = ["export"]
-    if result.run.source.info.has_labels:
-        command = ["evaluate"]
-        if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
-            command.append("--scale=cpu")
-    command += own.words()
+    command = [*_next(result.run), *own.words()]
     command.append(f"--workdir={shlex.quote(workdir)}")
     print(f"\nnext: python -m tf_contrastive {' '.join(command)}")
