@@ -19,7 +19,6 @@ first used.
 
 import importlib
 import os
-import pkgutil
 import sys
 from typing import Any
 
@@ -39,6 +38,25 @@ if _problem:
     raise ImportError(_problem)
 
 __version__ = installation.VERSION
+_MODULES = (
+    "callbacks",
+    "checkpoints",
+    "classifiers",
+    "config",
+    "datasets",
+    "distribution",
+    "embedding",
+    "encoders",
+    "evaluation",
+    "exporting",
+    "heads",
+    "losses",
+    "model",
+    "optimizers",
+    "schedules",
+    "train",
+    "views",
+)
 
 
 def _choose_keras() -> None:
@@ -71,13 +89,12 @@ _check_keras()
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name == "load":
         return importlib.import_module(f"{__name__}.exporting").load
-    if name in __dir__():
-        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return [*(n for n in names if n[0] != "_"), "load", "__version__"]
+    return [*_MODULES, "load", "__version__"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import uuid
 
 import numpy as np
 import PIL.Image
@@ -12,7 +13,7 @@ from image_helpers import write_records
 from pyarrow import parquet
 
 from tf_contrastive import datasets, exporting
-from tf_contrastive.base import errors, files
+from tf_contrastive.base import errors
 from tf_contrastive.config.embed import EMBEDDING_FORMATS
 from tf_contrastive.embedding import output_files
 
@@ -88,8 +89,8 @@ def test_a_killed_job_continues_at_the_next_shard(
     def killed(path, *args, **kwargs):
         if len(written) == 2:
             # Half a file, of a process that has ended, and then nothing.
-            suffix = files._suffix().replace(f"-{os.getpid()}-", "-999999999-")
-            (tmp_path / f".half{suffix}0").write_text("half")
+            name = f".half.partial-{uuid.uuid4().hex}"
+            (tmp_path / name).write_text("half")
             raise KeyboardInterrupt
         written.append(path)
         write(path, *args, **kwargs)
