@@ -13,16 +13,22 @@ from tf_contrastive.base import terminal
     ("word", "streams", "status"),
     [
         ("--help", ">&-", 0),
-        ("--help", ">/dev/full", 141),
+        ("--help", ">/dev/full", 0),
+        ("datasets", ">/dev/full", 0),
         ("--help", "2>&-", 0),
         ("--help", "<&- >&- 2>&-", 0),
         ("nope", "2>&-", 2),
+        ("nope", "2>/dev/full", 2),
     ],
 )
-def test_closed_and_full_streams_leave_the_status(word, streams, status):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_closed_and_full_streams_leave_the_status(
+    word, streams, status, unbuffered
+):
     command = f'exec "$0" -m tf_contrastive {word} {streams}'
     words = ["sh", "-c", command, sys.executable]
-    done = processes.run(words, status=status)
+    variables = {"PYTHONUNBUFFERED": unbuffered}
+    done = processes.run(words, status=status, variables=variables)
     assert ("output is lost" in done.stderr) == (streams == ">/dev/full")
     assert done.stderr.count("\n") <= 1
     assert ("usage" in done.stdout) == (streams.startswith("2") and not status)
@@ -31,7 +37,8 @@ def test_closed_and_full_streams_leave_the_status(word, streams, status):
 def test_a_file_does_not_get_the_number_of_a_closed_stream(tmp_path):
     code = (
         "import os, sys; from tf_contrastive.base import terminal;"
-        "terminal.open_streams(); file = open('x', 'w'); os.write(1, b'lost');"
+        "terminal.prepare_streams(); file = open('x', 'w');"
+        "os.write(1, b'lost');"
         "sys.exit(file.fileno() < 3)"
     )
     command = ["sh", "-c", 'exec "$0" -c "$1" >&-', sys.executable, code]

@@ -4,7 +4,6 @@ The flags are checked before the command's module imports TensorFlow, so that
 `--help` and invalid flags answer at once.
 """
 
-import errno
 import importlib
 import itertools
 import os
@@ -161,7 +160,7 @@ def main(
     `commands` are those of `package`: name -> options. `only_check`: checks its
     flags, and runs nothing.
     """
-    terminal.open_streams()
+    terminal.prepare_streams()
     for keras in ("keras", "tf_keras"):
         wrapt.register_post_import_hook(_reset_keras, f"{keras}.src.backend")
     try:
@@ -181,13 +180,9 @@ def main(
     except KeyboardInterrupt:
         terminal.error("interrupted")
         return 130
-    except OSError as error:
-        if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
-        if error.errno == errno.ENOSPC:
-            terminal.error(f"output is lost ({error.strerror}): see the files")
-        # Its reader has ended, such as `head`, or its disk is full. Python
-        # flushes it once more at exit.
+    except BrokenPipeError:
+        # The reader of stdout has ended, such as `head`. Python flushes stdout
+        # once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 

@@ -98,6 +98,19 @@ def test_other_requests_are_refused(case):
     assert "set_int_max_str_digits" not in refused.value.detail
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[" * _DEEP, "nested too deeply"),
+        ("7" * 5000, "too many digits"),
+        ("[", "not JSON"),
+    ],
+)
+def test_what_json_cannot_hold_is_named(content, problem):
+    with pytest.raises(HTTPException, match=problem):
+        _read("uint8", f'{{"inputs": {content}}}')
+
+
 def _write(outputs, rows):
     arrays = {k: np.array(v, np.float32) for k, v in outputs.items()}
     return json.loads(rest.write(arrays, rows))

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from tf_contrastive.base import errors
 
@@ -23,10 +23,42 @@ _LEVELS = {
 _logger = logging.getLogger("tf_contrastive")
 
 
-def open_streams() -> None:
-    """Opens the standard streams that are closed.
+class _Output:
+    """A standard stream whose full disk loses output, and does not end work."""
 
-    The next file would get their numbers, and with it what C++ code prints.
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._reported():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._reported():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # Nobody reads it any more, such as `head`.
+            raise
+        except OSError as problem:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
+            error(f"output is lost ({problem.strerror}): see the files")
+
+
+def prepare_streams() -> None:
+    """Opens the standard streams that are closed; full ones end no work.
+
+    The next file would get the number of a closed one, and with it what C++
+    code prints.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -36,6 +68,8 @@ def open_streams() -> None:
                 os.close(null)
             stream = os.fdopen(number, "w" if number else "r")
             setattr(sys, name, stream)
+        elif number and getattr(sys, name) is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _Output(getattr(sys, name)))
 
 
 def info(message: str, once: bool = False) -> None:
@@ -62,17 +96,7 @@ class _Handler(logging.Handler):
             if line in self.written:
                 return
             self.written.add(line)
-        _print(line)
-
-
-def _print(line: str) -> None:
-    """Writes to stderr; the work goes on if its disk is full."""
-    try:
         print(line, file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError:
-        pass
 
 
 def configure(verbosity: str) -> None:
@@ -121,7 +145,7 @@ def elapsed(title: str) -> Iterator[None]:
 def error(line: str) -> None:
     """Writes the error that ends a command, collapsed to one line."""
     line = " ".join(line.splitlines())
-    _print(f"tf_contrastive: {line}")
+    print(f"tf_contrastive: {line}", file=sys.stderr, flush=True)
 
 
 def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:

@@ -18,8 +18,8 @@ _TARGET_SECONDS = 5.0
 class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
     """Sets the steps of the next execution from the time of the last one.
 
-    A device that is called for every step idles in between, but the host can
-    only handle a signal, save and log between two calls. An execution ends
+    With one step per execution the device waits for the host after each step.
+    With more, the host handles signals, saves and logs later. An execution ends
     where a checkpoint, a point in TensorBoard, the edge of a profile or the end
     of an epoch is due, whatever the speed. All workers run the same steps.
     """

@@ -69,8 +69,7 @@ class App:
                 Mount("/", self._answer),
             ],
             middleware=[
-                Middleware(_with_one_length),
-                Middleware(_with_relative_paths),
+                Middleware(_normalized),
                 Middleware(GZipMiddleware, minimum_size=1024, compresslevel=1),
             ],
             lifespan=self._follow,
@@ -195,31 +194,25 @@ def _metrics(_: Request) -> Response:
     return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
-def _with_one_length(app: ASGIApp) -> ASGIApp:
-    """Refuses a body of two lengths, of which a proxy may take the other.
+def _normalized(app: ASGIApp) -> ASGIApp:
+    """Takes absolute URIs, and refuses bodies of two lengths.
 
-    RFC 9112, 6.1: the connection is closed.
+    Some proxies send http://HOST/PATH, and a proxy may take the other length
+    (RFC 9112, 6.1: the connection is closed).
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope.get("headers", ())}
         answer = app
-        if {b"content-length", b"transfer-encoding"} <= names:
-            body = _json(error="Content-Length and Transfer-Encoding: use one")
-            answer = Response(body, 400, {"Connection": "close"})
-        await answer(scope, receive, send)
-
-    return run
-
-
-def _with_relative_paths(app: ASGIApp) -> ASGIApp:
-    """Accepts absolute URIs, http://HOST/PATH, which some proxies send."""
-
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path = re.sub("^https?://[^/]*", "", scope["path"], flags=re.I)
             scope = {**scope, "path": path or "/"}
-        await app(scope, receive, send)
+            names = {name for name, _ in scope["headers"]}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                text = "Content-Length and Transfer-Encoding: use one"
+                answer = Response(
+                    _json(error=text), 400, {"Connection": "close"}
+                )
+        await answer(scope, receive, send)
 
     return run
 

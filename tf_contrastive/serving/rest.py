@@ -76,10 +76,12 @@ def _parse(body: bytes) -> dict[str, Any]:
         document = json.loads(
             body.decode("utf-8-sig"), object_pairs_hook=_without_repetition
         )
-    except (RecursionError, ValueError) as e:
-        # Of a number of over 4,300 digits, Python's advice follows.
-        reason = str(e).partition(";")[0]
-        raise _invalid(f"the body is not JSON: {reason}") from e
+    except RecursionError as e:
+        raise _invalid("the body is nested too deeply") from e
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+        raise _invalid(f"the body is not JSON: {e}") from e
+    except ValueError as e:  # Python converts at most 4,300 digits.
+        raise _invalid("the body has a number of too many digits") from e
     if not isinstance(document, dict):
         raise _invalid(f"the body is {_shown(document)}: must be an object")
     return document

@@ -97,7 +97,8 @@ def listen(host: str, port: int) -> socket.socket:
 class _Protocol(H11Protocol):
     """uvicorn's protocol with a limit of time between two requests.
 
-    It waits forever for a first request, for headers, and for a slow reader.
+    uvicorn's own waits forever for a first request, for headers, and for a
+    client that does not read.
     """
 
     _timer: Any = None

@@ -143,11 +143,11 @@ class Versions:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        # Number and files -> why they could not be loaded.
-        self._failed: dict[tuple[int, _Files], str] = {}
+        # Number -> files, and why they could not be loaded.
+        self._failed: dict[int, tuple[_Files, str]] = {}
         first = self._newer(None)
         if not first:
-            reasons = (f"{n}: {why}" for (n, _), why in self._failed.items())
+            reasons = (f"{n}: {why}" for n, (_, why) in self._failed.items())
             raise errors.UserError(
                 f"{errors.arg('saved_model', path)} has no version that can be"
                 f" served ({'; '.join(reasons)}): export it again"
@@ -203,7 +203,8 @@ class Versions:
             files = _files(path)
             if served and (number, files) == (served.number, served.files):
                 return None
-            if (number, files) in self._failed:
+            failed_files, former = self._failed.get(number, (None, ""))
+            if files == failed_files:
                 continue
             gc.collect()  # Graphs that are not used refer to themselves.
             try:
@@ -214,12 +215,9 @@ class Versions:
                     raise ValueError("its files change")
             except Exception as error:
                 why = error_message(error)
-                former = {
-                    w for (n, _), w in self._failed.items() if n == number
-                }
-                if why not in former:
+                if why != former:
                     terminal.warning(f"cannot serve {path}: {why}")
-                self._failed[number, files] = why
+                self._failed[number] = files, why
                 continue
             return _Version(number, files, model)
         return None
