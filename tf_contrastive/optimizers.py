@@ -6,14 +6,14 @@ to `exempt`, are neither decayed nor adapted; `decay_all=True` decays them, as
 in PyTorch. Other arguments are those of a Keras optimizer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tf_contrastive.config import checks, components
 from tf_contrastive.config import optimizer as declared
-from tf_contrastive.distribution import all_finite
+from tf_contrastive.distribution import all_finite, joined
 
 _Schedule: TypeAlias = tf.keras.optimizers.schedules.LearningRateSchedule
 LearningRate: TypeAlias = float | _Schedule
@@ -101,9 +101,12 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         def apply() -> None:
             update(distribution, grads_and_vars, **kwargs)
 
-        # All replicas have the same sums: those of the first decide.
+        # All replicas have the same sums: those of the first decide. The first
+        # number of `SGD` is a velocity.
         sums = (
-            distribution.experimental_local_results(gradient)[0]
+            distribution.experimental_local_results(
+                tf.nest.flatten(gradient)[0]
+            )[0]
             for gradient, _ in grads_and_vars
         )
         tf.cond(all_finite(sums), apply, lambda: None)
@@ -111,11 +114,13 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by its gradient and its decay."""
+        self._update(self._decayed(gradient, variable), variable)
+
+    def _decayed(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        """Returns a gradient with that of the L2 term."""
         gradient = tf.convert_to_tensor(gradient)
         decay = self.decay(variable)
-        if tf.is_tensor(decay):
-            gradient += decay
-        self._update(gradient, variable)
+        return gradient + decay if tf.is_tensor(decay) else gradient
 
     def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable` by a gradient that includes the decay."""
@@ -167,25 +172,79 @@ class SGD(_L2Decay, tf.keras.optimizers.SGD):
             **kwargs,
         )
 
-    def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+    def _internal_apply_gradients(
+        self, grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]]
+    ) -> tf.Tensor:
+        """Computes the steps of all variables, then takes them."""
         # Keras' own step has only one style, and compiled graphs round it
         # differently when LARS scales its gradient.
-        rate = tf.cast(self.learning_rate, variable.dtype)
-        if self.momentum_style == "classic":
-            gradient = rate * self._adapt(gradient, variable)
-        slot = self.momentums[self._index_dict[self._var_key(variable)]]
-        step = velocity = self.momentum * slot + gradient
-        if self.nesterov:
-            step = self.momentum * velocity + gradient
-        slot.assign(velocity)
-        if self.momentum_style == "pytorch":
-            step = rate * self._adapt(step, variable)
-        variable.assign_sub(step)
+        variables = [variable for _, variable in grads_and_vars]
+        gradients = [
+            joined.as_vector(self._decayed(*pair)) for pair in grads_and_vars
+        ]
+        slots = [joined.as_vector(self._slot(x)) for x in variables]
+        trusts = self._trusts(variables, gradients, slots)
+        plain = [i for i in range(len(variables)) if i not in trusts]
+        moved = joined.elementwise(
+            self._moved,
+            [gradients[i] for i in plain],
+            [slots[i] for i in plain],
+        )
+        steps = dict(zip(plain, moved, strict=True)) | {
+            i: self._moved(gradients[i], slots[i], trust)
+            for i, trust in trusts.items()
+        }
+        return super()._internal_apply_gradients(
+            [(steps[i], variable) for i, variable in enumerate(variables)]
+        )
 
-    def _adapt(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-        """Scales what the learning rate multiplies."""
-        del variable
-        return direction
+    def _slot(self, variable: tf.Variable) -> tf.Variable:
+        return self.momentums[self._index_dict[self._var_key(variable)]]
+
+    def _trusts(
+        self,
+        variables: Sequence[tf.Variable],
+        gradients: Sequence[tf.Tensor],
+        slots: Sequence[tf.Tensor],
+    ) -> dict[int, tf.Tensor]:
+        """Returns what scales the learning rate, by numbers of variables."""
+        del variables, gradients, slots
+        return {}
+
+    def _moved(
+        self,
+        gradient: tf.Tensor,
+        slot: tf.Tensor,
+        trust: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the next velocity, and the step of the variable."""
+        rate = tf.cast(self.learning_rate, gradient.dtype)
+
+        def scaled(x: tf.Tensor) -> tf.Tensor:
+            return rate * (x if trust is None else trust * x)
+
+        if self.momentum_style == "classic":
+            return self._next(scaled(gradient), slot)
+        velocity, step = self._next(gradient, slot)
+        return velocity, scaled(step)
+
+    def _next(
+        self, gradient: tf.Tensor, slot: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the next velocity, and in Nesterov's form the one after."""
+        velocity = self.momentum * slot + gradient
+        if not self.nesterov:
+            return velocity, velocity
+        return velocity, self.momentum * velocity + gradient
+
+    def update_step(
+        self, gradient: tuple[tf.Tensor, tf.Tensor], variable: tf.Variable
+    ) -> None:
+        """Takes the next velocity of `variable`, and its step."""
+        velocity, step = gradient
+        slot = self._slot(variable)
+        slot.assign(tf.reshape(velocity, slot.shape))
+        variable.assign_sub(tf.reshape(step, variable.shape))
 
 
 @_serializable
@@ -228,19 +287,31 @@ class LARS(SGD):
             **kwargs,
         )
 
-    def _adapt(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-        if self.trust_coefficient is None or self.is_exempt(variable):
-            return direction
-        # By half of their squares, which one read of each computes.
-        weight_norm, norm = (
-            tf.sqrt(2 * tf.nn.l2_loss(x)) for x in (variable, direction)
-        )
-        trust = tf.where(
-            (weight_norm > 0) & (norm > 0),
-            self.trust_coefficient * tf.math.divide_no_nan(weight_norm, norm),
+    def _trusts(
+        self,
+        variables: Sequence[tf.Variable],
+        gradients: Sequence[tf.Tensor],
+        slots: Sequence[tf.Tensor],
+    ) -> dict[int, tf.Tensor]:
+        """Returns the trust ratios of the variables that are adapted."""
+        adapted = [i for i, x in enumerate(variables) if not self.is_exempt(x)]
+        if self.trust_coefficient is None or not adapted:
+            return {}
+        pairs = []
+        for i in adapted:
+            direction = gradients[i]
+            if self.momentum_style == "pytorch":
+                _, direction = self._next(direction, slots[i])
+            pairs += [joined.as_vector(variables[i]), direction]
+        norms = joined.norms(pairs)
+        of_weights, of_directions = norms[::2], norms[1::2]
+        ratios = tf.where(
+            (of_weights > 0) & (of_directions > 0),
+            self.trust_coefficient
+            * tf.math.divide_no_nan(of_weights, of_directions),
             1.0,
         )
-        return trust * direction
+        return dict(zip(adapted, tf.unstack(ratios), strict=True))
 
 
 @_serializable

@@ -27,8 +27,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     """Batch normalization with the statistics of the global batch.
 
     In training, the mean and the biased variance are those of all replicas'
-    batches together, in float32 under every precision policy. If they are not
-    finite, the moving statistics do not change.
+    batches together, in float32 under every precision policy. A channel's
+    moving statistics do not change where they are not finite.
 
     Args:
       axis: the axis of the channels.
@@ -161,16 +161,21 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
         @tf.custom_gradient
         def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
-            if _sums_are_fused():
+            if x.shape.rank == 2:
+                moments = _moments_of_rows(x, axis, guess.dtype)
+            elif _sums_are_fused():
                 moments = _corrected_moments(x, guess, epsilon, axis)
             else:
                 moments = _moments_by_sample(x, axis, guess.dtype)
             # One row per replica: sums over replicas would lose the digits
             # that each of them has kept.
-            rows = tf.concat([tf.reshape(moments, [-1]), [n]], 0)[tf.newaxis]
-            if not local:
-                rows = collectives.cross_replica_concat(rows)
-            shift, mean, variance, total = _combine(rows)
+            if local:
+                shift, mean, squares = tf.unstack(moments)
+                variance, total = squares / n, n
+            else:
+                rows = tf.concat([tf.reshape(moments, [-1]), [n]], 0)
+                rows = collectives.cross_replica_concat(rows[tf.newaxis])
+                shift, mean, variance, total = _combine(rows)
             inverse = tf.math.rsqrt(variance + epsilon)
             scale = gamma * inverse
             outputs = _scaled(x, shift, (scale, beta - mean * scale), axis)
@@ -196,11 +201,9 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
     def _update_moving(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
         # Loss scaling skips the step of the weights when an activation
-        # overflows, and this the step of the statistics. All replicas have the
-        # same statistics, so they all agree.
-        finite = tf.reduce_all(
-            tf.math.is_finite(mean) & tf.math.is_finite(variance)
-        )
+        # overflows, and this the step of the channel's statistics. All replicas
+        # have the same statistics, so they all agree.
+        finite = tf.math.is_finite(mean) & tf.math.is_finite(variance)
         pairs = (self.moving_mean, mean), (self.moving_variance, variance)
         for moving, value in pairs:
             change = (value - moving) * (1 - self.momentum)
@@ -312,6 +315,14 @@ def _moments_by_sample(x: tf.Tensor, axis: int, dtype: tf.DType) -> tf.Tensor:
     sample = tf.cast(x[:1] if axis else x, dtype)
     shift = _sum(sample, axis) / _count(sample, axis, dtype)
     return _moments(x, shift, axis)
+
+
+def _moments_of_rows(x: tf.Tensor, axis: int, dtype: tf.DType) -> tf.Tensor:
+    """`_moments` shifted by the mean: a head's outputs are read twice."""
+    x = tf.cast(x, dtype)
+    mean = _sum(x, axis) / _count(x, axis, dtype)
+    squares = _sum((x - _broadcast(mean, x, axis)) ** 2, axis)
+    return tf.stack([mean, tf.zeros_like(mean), squares])
 
 
 def _corrected_moments(

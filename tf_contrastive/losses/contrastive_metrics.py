@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import NTXent
+from tf_contrastive.distribution import joined
 from tf_contrastive.losses import similarity
 
 # The metrics of `contrastive_task`, in the order of display.
@@ -96,14 +97,15 @@ def contrastive_task(
         "alignment": with_positive,
         "kl_lower_bound": with_both,
     }
-    sums, counts = [], []
+    products, weights = [], []
     for name in _OF_ROWS:
         weight = counted.get(name, tf.ones_like(with_positive))
-        sums.append(tf.reduce_sum(weight * rows[name]))
-        counts.append(tf.reduce_sum(weight))
+        products.append(weight * rows[name])
+        weights.append(weight)
     unit = tf.math.l2_normalize(anchors.embeddings, axis=-1)
     of_unit = tf.reduce_sum(unit, axis=0)  # [P]
     n = tf.cast(tf.shape(unit)[0], tf.float32)
+    sums, counts = tf.split(joined.sums([*products, *weights]), 2)
     packed = tf.concat(
         [sums, of_unit, counts, tf.fill([of_unit.shape[0]], n)], 0
     )

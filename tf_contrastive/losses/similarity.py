@@ -289,7 +289,7 @@ def log_sum_exp(
 
 def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Sum of `values` [R, N] over each row's `mask`, [R]."""
-    return tf.reduce_sum(values * tf.cast(mask, tf.float32), axis=-1)
+    return tf.reduce_sum(tf.where(mask, values, 0.0), axis=-1)
 
 
 def masked_mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

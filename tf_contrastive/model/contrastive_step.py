@@ -22,6 +22,7 @@ from tf_contrastive.config import own
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import synchronize
+from tf_contrastive.distribution.joined import in_order
 from tf_contrastive.encoders import vit
 from tf_contrastive.losses import contrastive_metrics, similarity
 from tf_contrastive.losses import labels as label_checks
@@ -312,7 +313,7 @@ class ContrastiveStep(tf.keras.Model):
         gradients, results, features = self.gradients(batch)
         # Ends a walk over the graph, see `distribution`.
         gradients = {
-            name: [tf.stop_gradient(g) for g in group]
+            name: [in_order(tf.stop_gradient(g)) for g in group]
             for name, group in gradients.items()
         }
         self.update(gradients, results)

@@ -4,14 +4,15 @@ A replica records its own steps without asking the others; the records are
 combined when the host reads them.
 """
 
+import itertools
 import types
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.distribution import joined
 from tf_contrastive.model.contrastive_step import (
     ContrastiveStep,
     Gradients,
@@ -43,12 +44,16 @@ class NonFinite(ContrastiveStep):
         """Looks at the losses, and at the gradients before they are summed."""
         # In float16 these overflow now and then, and the loss scale falls.
         half = self.dtype_policy.compute_dtype == "float16"
-        looked_at = {
-            name: [results[name], *([] if half else group)]
-            for name, group in gradients.items()
+        names = ["loss", *(name for name in gradients if name != "loss")]
+        parts = {
+            name: [results[name], *([] if half else gradients[name])]
+            for name in names
         }
-        bad_encoder = _not_finite(looked_at["loss"])
-        bad = _not_finite([x for group in looked_at.values() for x in group])
+        of_encoder = len(parts["loss"])
+        # A sum is finite if its parts are; testing each element costs more.
+        looked_at = itertools.chain(*parts.values())
+        sums = joined.sums([tf.cast(x, tf.float32) for x in looked_at])
+        bad_encoder, bad = map(_not_finite, (sums[:of_encoder], sums))
         variable = self._non_finite.records
         here = tf.one_hot(
             distribution.replica_id(), variable.shape[0], dtype=tf.int64
@@ -77,8 +82,6 @@ class NonFinite(ContrastiveStep):
         )
 
 
-def _not_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns 1 if a number in the tensors is not finite, else 0: int64 []."""
-    # A sum is finite if its parts are; testing each element costs more.
-    sums = [tf.reduce_sum(tf.cast(x, tf.float32)) for x in tensors]
-    return tf.cast(~tf.math.is_finite(tf.add_n(sums)), tf.int64)
+def _not_finite(numbers: tf.Tensor) -> tf.Tensor:
+    """Returns 1 if one of the numbers is not finite, else 0: int64 []."""
+    return tf.cast(~tf.reduce_all(tf.math.is_finite(numbers)), tf.int64)

@@ -30,12 +30,13 @@ def _marker(x: tf.Tensor) -> tf.Tensor:
     )
 
 
-class _Cores(tf.distribute.TPUStrategy):
-    """A TPU's strategy, for code that asks: otherwise that of one device."""
-
-    def __init__(self) -> None:
-        extended = tf.distribute.get_strategy().extended
-        tf.distribute.Strategy.__init__(self, extended)
+def _strategy(on_tpu: bool) -> tf.distribute.Strategy:
+    """That of one device, but a TPU's for code that asks."""
+    kind = tf.distribute.TPUStrategy if on_tpu else tf.distribute.Strategy
+    strategy = kind.__new__(kind)
+    extended = tf.distribute.get_strategy().extended
+    tf.distribute.Strategy.__init__(strategy, extended)
+    return strategy
 
 
 class _Core(tf.distribute.ReplicaContext):
@@ -44,8 +45,8 @@ class _Core(tf.distribute.ReplicaContext):
     Entered around a step, it is what `get_replica_context` returns in there.
     """
 
-    def __init__(self, count: int) -> None:
-        super().__init__(_Cores(), 0)
+    def __init__(self, count: int, on_tpu: bool) -> None:
+        super().__init__(_strategy(on_tpu), 0)
         self._count = count
         self._outer = tf.distribute.get_replica_context()
 
@@ -111,8 +112,8 @@ class Step:
 
     def lower(self, images: int) -> bytes:
         """Returns the serialized HLO of a step with `images` per core."""
-        cores = self._run.machine.replicas
-        with _Core(cores):
+        machine = self._run.machine
+        with _Core(machine.replicas, machine.on_tpu):
             return self._lower(self._model.train_step, images)
 
     def lower_encoder(self, passes: Passes, images: int) -> bytes:
