@@ -531,6 +531,8 @@ def fit(
     if epoch < epochs:
         pieces.append((epoch * steps_per_epoch, epoch, epochs, steps_per_epoch))
     metrics: dict[str, float] = {}
+    if run.options.runtime.xla == "on":
+        distribution.compiled.align_names()
     for step, first, stop, steps in pieces:
         history = model.fit(
             run.batches(step),

@@ -1,6 +1,6 @@
 """Replicas: strategies, collectives, and layers that span all replicas."""
 
-from tf_contrastive.distribution import cluster, failures
+from tf_contrastive.distribution import cluster, compiled, failures
 from tf_contrastive.distribution.collectives import (
     all_finite,
     assign,
@@ -32,6 +32,7 @@ __all__ = [
     "bfloat16_parts",
     "check_same",
     "cluster",
+    "compiled",
     "cross_replica_concat",
     "cross_replica_sum",
     "do_not_convert_self",

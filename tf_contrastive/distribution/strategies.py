@@ -12,7 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
-from tf_contrastive.distribution import cluster, failures, rendezvous
+from tf_contrastive.distribution import (
+    cluster,
+    compiled,
+    failures,
+    rendezvous,
+)
 
 # How long the workers of a cluster wait for each other, in seconds.
 _WORKER_TIMEOUT = 300.0
@@ -272,6 +277,7 @@ def strategy(
     """
     if name not in _NAMES:
         raise errors.unknown("strategy", name, _NAMES)
+    compiled.keep()
     if name == "auto":
         name = _automatic(virtual_devices, tpu)
     if name == "tpu":
