@@ -173,7 +173,7 @@ class Evaluation(Benchmark):
 
 @dataclasses.dataclass(frozen=True)
 class Peer(Benchmark):
-    """The training step beside lightly, on CPUs."""
+    """The training step beside lightly, on CPUs or one GPU."""
 
     name = "peer"
 

@@ -1,4 +1,4 @@
-"""SimCLR of lightly: a training step on CPUs.
+"""SimCLR of lightly: a training step on CPUs or a GPU.
 
 A program of its own: `python peer_program.py CASE`, with a JSON object of the
 arguments of `step`. It needs torch, torchvision and lightly, and imports
@@ -35,6 +35,7 @@ def step(
     weight_decay: float,
     projection: int,
     cores: int,
+    device: str,
     steps: int,
     projections: list,
 ) -> tuple[dict[str, Any], Turn]:
@@ -53,6 +54,7 @@ def step(
       momentum, weight_decay: of SGD.
       projection: dimension of the projections.
       cores: that it may use.
+      device: "cpu", or "cuda", where float32 is TF32 as in TensorFlow.
       steps: that a turn times.
       projections: [2, n, d], whose loss is described, too.
 
@@ -65,6 +67,9 @@ def step(
     from lightly.models.modules import SimCLRProjectionHead
 
     loss_of = NTXentLoss(temperature=temperature)
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
     layouts = {
         "contiguous": torch.contiguous_format,
         "channels last": torch.channels_last,
@@ -82,18 +87,18 @@ def step(
             encoder.maxpool = torch.nn.Identity()
         head = SimCLRProjectionHead(features, features, projection)
         model = torch.nn.Sequential(encoder, head)
-        model = model.to(memory_format=layouts[layout])
+        model = model.to(device, memory_format=layouts[layout])
         optimizer = torch.optim.SGD(
             model.parameters(),
             lr=0.01,
             momentum=momentum,
             weight_decay=weight_decay,
         )
-        views = torch.rand(2 * images, 3, side, side)
+        views = torch.rand(2 * images, 3, side, side, device=device)
         views = views.contiguous(memory_format=layouts[layout])
 
         def one() -> None:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+            with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
                 projected = model(views)
             loss = loss_of(*projected.float().chunk(2))
             optimizer.zero_grad()
@@ -105,6 +110,7 @@ def step(
 
     # PyTorch's own number is that of physical cores.
     counts = sorted({torch.get_num_threads(), cores})
+    counts = counts if device == "cpu" else counts[:1]
     trials = {}
     for setting in itertools.product(layouts, counts):
         _, one = prepare(*setting)
