@@ -73,6 +73,7 @@ _INPUTS = {
     # Exports and embeddings.
     "export --workdir={run} --checkpoint=7": "--checkpoint=7",
     "export --workdir={run} --output_dir={file}": "{file}",
+    "export --workdir={run} --format=pytorch": "--format=pytorch",
     "WITHOUT=tf2onnx export --workdir={run} --format=savedmodel,onnx": (
         "tf2onnx"
     ),

@@ -11,6 +11,8 @@ from image_helpers import noise
 from tf_contrastive import encoders, exporting, heads, losses
 from tf_contrastive.base import errors
 from tf_contrastive.encoders import vit
+from tf_contrastive.encoders.published import reading
+from tf_contrastive.exporting import pytorch
 from tf_contrastive.model import ContrastiveModel, networks
 
 pytestmark = pytest.mark.early
@@ -292,3 +294,19 @@ def test_an_export_has_its_heads(tmp_path):
     np.testing.assert_allclose(other(images), expected, atol=1e-6)
     with pytest.raises(errors.UserError, match="heads=3"):
         exporting.copy_weights(path, _small(heads=4))
+
+
+@pytest.mark.parametrize(("pooling", "count"), [("token", 30), ("mean", 29)])
+def test_a_file_for_pytorch_has_timm_s_names(pooling, count, tmp_path):
+    encoder = _small(side=16, pooling=pooling)
+    expected = _state(encoder, 2, np.random.default_rng(0))
+    size = encoder.output_shape[1]
+    positions = _moco_v3_positions(4, size)[pooling == "mean" :]
+    if pooling == "token":
+        expected["cls_token"] = expected["cls_token"].reshape(1, 1, size)
+    expected["pos_embed"] = positions[np.newaxis].astype(np.float32)
+    (tmp_path / "x").write_bytes(pytorch.file_for_pytorch(encoder)[0])
+    content = reading.read(str(tmp_path / "x"))
+    assert len(content.shapes) == count and content.shapes.keys() == {*expected}
+    for name, values in expected.items():
+        np.testing.assert_array_equal(content.read(name), values, name)

@@ -5,7 +5,7 @@ import dataclasses
 from tf_contrastive.config.fields import option
 
 # The SavedModel is always written.
-EXPORT_FORMATS = ("savedmodel", "keras", "tflite", "onnx")
+EXPORT_FORMATS = ("savedmodel", "keras", "tflite", "onnx", "pytorch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Exporting:
     format: tuple[str, ...] = option(
         ("savedmodel",),
         "comma-separated formats: savedmodel (always written), keras (a file"
-        " that loads as a Keras model), tflite (float32 and 8 bits) and onnx"
-        " (extra [onnx])",
+        " that loads as a Keras model), tflite (float32 and 8 bits), onnx"
+        " (extra [onnx]) and pytorch (weights for torchvision or timm)",
         choices=EXPORT_FORMATS,
     )
     head: str = option(

@@ -13,9 +13,13 @@ def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
     """Returns the card in Markdown; a model from Python has no run."""
     heading, *others = format_rows(details)
     lines = [heading, ["---"] * len(heading), *others]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    for one in details["formats"]:
+        if "code" in one:
+            table += f"\n\n```python\n{one['code']}\n```"
     sections = {
         "signatures": ", ".join(f"`{x}`" for x in details["signatures"]),
-        "files": "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        "files": table,
         "recipe": _recipe(run),
     }
     return _TEMPLATE.read_text("utf-8").format(**details | sections)

@@ -136,16 +136,16 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             f" {errors.arg('width')}, {errors.arg('stem')} and"
             f" {errors.arg('image_size')}"
         )
-    mine_unseen = _unseen(encoder)
-    for option, value in _unseen(other).items():
+    mine_unseen = unseen_options(encoder)
+    for option, value in unseen_options(other).items():
         if value != mine_unseen[option]:
             raise errors.UserError(
                 f"{errors.arg('init_from', path)} has another {option}: set"
                 f" {errors.arg(option, value)}"
             )
-    statistics = _statistics(other)
+    statistics = standardization(other)
     # A run may follow another one with other images.
-    if statistics not in (None, _statistics(encoder)) and not (
+    if statistics not in (None, standardization(encoder)) and not (
         checkpoints.is_run(path)
     ):
         terminal.warning(
@@ -167,7 +167,7 @@ def _form(variable: tf.Variable) -> tuple[str, tuple[int, ...]]:
     return re.sub(r"_?\d+", "", name), tuple(variable.shape)
 
 
-def _statistics(encoder: Any) -> str | None:
+def standardization(encoder: Any) -> str | None:
     """Returns the option `standardize` of a Keras model, if it is known."""
     for layer in getattr(encoder, "layers", ()):
         if layer.name == "standardize":
@@ -177,7 +177,7 @@ def _statistics(encoder: Any) -> str | None:
     return None
 
 
-def _unseen(encoder: Any) -> dict[str, Any]:
+def unseen_options(encoder: Any) -> dict[str, Any]:
     """Returns the options of an encoder that its weights do not show."""
     if isinstance(encoder, Export):
         graph = encoder.loaded.__call__.concrete_functions[0].graph

@@ -13,6 +13,7 @@ from tf_contrastive.base import errors, files
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.exporting import model_card, tflite_onnx, versioning
 from tf_contrastive.exporting.exported_networks import Parts, image_shape
+from tf_contrastive.exporting.pytorch import file_for_pytorch
 from tf_contrastive.exporting.serving_module import ServingModule
 
 # Model servers ignore this folder.
@@ -41,7 +42,7 @@ def export(
       head: classifier behind the encoder, such as `ProbeHead` or
         `PrototypeHead`; None: no signature `classify`.
       label_names: of its classes; default: those of the run, or their ids.
-      formats: "keras", "tflite" and "onnx", in addition to the SavedModel.
+      formats: "keras", "tflite", "onnx", "pytorch", as well as the SavedModel.
       max_image_pixels: limit of an encoded image that is decoded.
 
     Returns:
@@ -49,8 +50,8 @@ def export(
 
     Raises:
       UserError: if there is no checkpoint, the folder cannot be written, a
-        package is missing; or if another format could not be converted, or
-        differs too much: what was written before it stays.
+        package is missing, PyTorch has no such network; or another format
+        could not be converted or differs too much: what was written stays.
     """
     for name in formats:
         if name not in EXPORT_FORMATS:
@@ -59,7 +60,10 @@ def export(
     output_dir = os.fspath(output_dir)
     parts = Parts.load(model_or_workdir, checkpoint)
     details = _details(parts, head, label_names, max_image_pixels)
-    others = [x for x in formats if x not in ("savedmodel", "keras")]
+    weights = []
+    if "pytorch" in formats:
+        weights.append(file_for_pytorch(parts.encoder))
+    others = [x for x in formats if x in ("tflite", "onnx")]
     failures: list[errors.UserError] = []
 
     def save(path: str) -> None:
@@ -69,6 +73,9 @@ def export(
         batching = os.path.join(path, "assets.extra", _BATCHING.name)
         files.write(batching, _BATCHING.read_text("utf-8"))
         conversions: list[dict[str, Any]] = []
+        for content, described in weights:
+            files.write(os.path.join(path, described["file"]), content)
+            conversions.append(described)
         try:
             if "keras" in formats:
                 conversions.append(_save_keras(parts.encoder, path))
@@ -173,8 +180,9 @@ def details(path: str) -> dict[str, Any]:
       {"image_size", "channels", "embedding_size", "projection_size" (or None),
       "signatures", "head" (or None), "num_classes" (or None), "label_names",
       "step" (of a run, or None), "formats": [{"format", "file", "reader",
-      "bytes", "largest_difference", "least_cosine"}, ...] (the last two where
-      they were compared), "max_image_pixels", "flags" (of the run, or None),
-      "package", "tensorflow"}.
+      "bytes", "largest_difference", "least_cosine", "code"}, ...] (differences
+      where they were compared, Python code that loads a file of PyTorch),
+      "max_image_pixels", "flags" (of the run, or None), "package",
+      "tensorflow"}.
     """
     return files.read_json(os.path.join(path, DETAILS_FILE))

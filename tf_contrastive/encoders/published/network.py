@@ -113,7 +113,7 @@ def find(path: str) -> Found | None:
         "encoder": network,
         "width": filters / 64,
         "stem": stem,
-        "pool_padding": table.pool_padding,
+        "pool_padding": content.options.get("pool_padding", table.pool_padding),
         "standardize": _standardize(path, content, table, stem),
     }
     if table.project_first and not ResNet.networks[network].bottleneck:
@@ -141,8 +141,10 @@ def _match(
 def _standardize(path: str, content: Content, table: Table, stem: str) -> str:
     """Returns the option `standardize` of the images that a file was made of.
 
-    SupContrast and SINCERE write their options into it.
+    SupContrast and SINCERE write their options into it, as an export does.
     """
+    if "standardize" in content.options:
+        return content.options["standardize"]
     dataset = content.options.get("dataset")
     if dataset == "path":
         texts = (str(content.options.get(x)) for x in ("mean", "std"))

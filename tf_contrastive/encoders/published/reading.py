@@ -24,6 +24,8 @@ _KERAS_LISTS = (
     *("layers", "variables", "trainable_variables"),
     *("non_trainable_variables", "keras_api"),
 )
+# Of a safetensors file's metadata: the options that an export has, in JSON.
+OPTIONS = "tf_contrastive"
 _SAFETENSORS_TYPES: dict[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
@@ -191,7 +193,8 @@ def _safetensors(path: str) -> Content:
     content = memoryview(files.read(path))
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(bytes(content[8:start]))
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", {})
+    options = dict(json.loads(metadata.get(OPTIONS, "{}")))
 
     def array(name: str) -> np.ndarray:
         begin, end = header[name]["data_offsets"]
@@ -200,4 +203,4 @@ def _safetensors(path: str) -> Content:
         return flat.astype(np.float32).reshape(header[name]["shape"])
 
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-    return Content("a safetensors file", shapes, array)
+    return Content("a safetensors file", shapes, array, options)

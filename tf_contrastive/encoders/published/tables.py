@@ -102,6 +102,15 @@ def tables(names: Iterable[str]) -> list[Table]:
 # ---- PyTorch -----------------------------------------------------------------
 
 
+def timm(depth: int) -> dict[str, str]:
+    """Returns the names of a vision transformer's variables here -> timm's."""
+    names = {}
+    for block in range(depth):
+        for here, theirs in _DATA["timm"].items():
+            names[f"{here.format(block + 1)}:0"] = theirs.format(block)
+    return names
+
+
 def _pytorch(names: set[str]) -> Iterator[Table]:
     """Yields a table for each encoder that names are of.
 
@@ -140,3 +149,7 @@ def _torchvision(
         is_other=bool(_OTHER.search(prefix)),
         **_DATA["pytorch"],
     )
+
+
+# Of torchvision's own files, with nothing before the names.
+TORCHVISION = _torchvision(set(), "", "conv1", "bn1", "layer", 1)
