@@ -52,7 +52,7 @@ FEATURES = {
     "mixing": {"loss": "cross_entropy", "mix": _MIX},
     "mixing in chunks": {"loss": "cross_entropy", "mix": _MIX, **_CHUNKS},
     "device augmentation": {"augment": _tinted},
-    "online kNN": {"online_knn_size": 24},
+    "online kNN": {"online_knn_size": 24, "ema": 0.5},
     "joint training": {"cross_entropy_weight": 0.7},
     "unlabelled": {"unlabelled": True},
     "unlabelled, joint, in chunks": {

@@ -11,6 +11,7 @@ from tf_contrastive.checkpoints import storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model import networks
+from tf_contrastive.model.averaged_encoder import Averages
 
 
 class DeletedCheckpointError(errors.UserError):
@@ -100,10 +101,15 @@ def load_heads(
     return head, None
 
 
-def restore_part(run: Run, **parts: tf.Module) -> None:
-    """Loads some of a checkpoint's objects, such as `encoder=`, completely."""
+def restore_part(run: Run, **parts: tf.keras.layers.Layer) -> None:
+    """Loads some of a checkpoint's networks, such as `encoder=`, completely.
+
+    Of a run with `ema` these are their averages.
+    """
+    averages = Averages(**parts) if run.config.setup.ema else None
+    saved = parts if averages is None else {"averages": averages}
     try:
-        status = tf.train.Checkpoint(**parts).restore(run.checkpoint)
+        status = tf.train.Checkpoint(**saved).restore(run.checkpoint)
         status.expect_partial().assert_existing_objects_matched()
     except storage.READ_ERRORS as error:
         if storage.is_present(run.checkpoint):
@@ -113,3 +119,5 @@ def restore_part(run: Run, **parts: tf.Module) -> None:
             " command; for a run that saves so often, set a larger"
             " `keep_checkpoints`"
         ) from error
+    if averages is not None:
+        averages.use()

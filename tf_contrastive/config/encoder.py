@@ -421,7 +421,7 @@ ENCODER = Family(
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSetup:
-    """Initial weights of the encoder, its input and its output."""
+    """Initial weights of the encoder, its input, output and average."""
 
     init_from: str = option(
         "",
@@ -445,6 +445,13 @@ class EncoderSetup:
         False,
         "l2-normalize the encoder's output before the projection head and the"
         " linear probe (SupCon's code on ImageNet)",
+    )
+    ema: float = option(
+        0.0,
+        "decay of a moving average of the weights and of BatchNorm's"
+        " statistics, such as 0.999, which other commands read instead of the"
+        " weights; after s steps at most s / (s + 9); 0: none",
+        maximum=0.9999999,
     )
 
     def starts_from_weights(self, encoder: EncoderDeclaration) -> bool:

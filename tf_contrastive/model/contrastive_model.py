@@ -4,6 +4,7 @@ Each base of `ContrastiveModel` is a feature in a module of its own. Without the
 module, and its line here, the feature is gone and nothing else.
 """
 
+from tf_contrastive.model.averaged_encoder import AveragedEncoder
 from tf_contrastive.model.device_augmentation import DeviceAugmentation
 from tf_contrastive.model.gradient_cache import GradientCache
 from tf_contrastive.model.input_wait import InputWait
@@ -16,6 +17,7 @@ from tf_contrastive.model.online_probe import OnlineProbe
 
 
 class ContrastiveModel(
+    AveragedEncoder,
     MomentumEncoder,
     OnlineKNN,
     Mixing,
@@ -59,6 +61,10 @@ class ContrastiveModel(
       unlabelled: whether labels may be -1, for images without one, which the
         probe and the nearest neighbors leave out; a loss with
         `unlabelled="own_views"` says so, too.
+      ema: decay d of `averages` of the weights, in [0, 1); 0: none. After s
+        steps the next one moves them by 1 - min(d, s / (s + 9)) to the weights:
+        Polyak averaging with the warm-up of `tf.train.ExponentialMovingAverage`
+        from the first step's weights on. `averages.use()` sets the weights.
 
     Raises:
       ValueError: for numbers out of range, a momentum with a loss that takes
