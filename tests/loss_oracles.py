@@ -61,6 +61,15 @@ def same_class(labels):
     return same
 
 
+def weight(labels, i, j, overlap):
+    """Of images i and j: 1, or their labels in common over all of theirs."""
+    rows = np.asarray(labels)
+    if overlap == "any" or rows.ndim == 1 or i == j:
+        return 1.0
+    a, b = ({*np.flatnonzero(rows[k]).tolist()} for k in (i, j))
+    return len(a & b) / len(a | b)
+
+
 def log_sum_exp(values):
     """log(sum(exp(values))), with the largest value taken out; -inf if none."""
     values = list(values)
@@ -75,10 +84,12 @@ def softplus(x):
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
-def mean(values):
-    """The mean, and 0 of none."""
+def mean(values, weights=()):
+    """The mean, by weights if there are any, and 0 of none."""
     values = list(values)
-    return sum(values) / len(values) if values else 0.0
+    weights = weights or [1.0] * len(values)
+    total = sum(v * w for v, w in zip(values, weights, strict=True))
+    return total / sum(weights) if values else 0.0
 
 
 def reduce(values, counted, reduction="mean"):
@@ -189,8 +200,9 @@ def _supcon(
     normalize=True,
     unlabelled="refuse",
     unlabelled_negatives=True,
+    overlap="any",
 ):
-    """SupCon; `join` makes an anchor's value of its log-probabilities."""
+    """SupCon; `join` makes a value of log-probabilities and their weights."""
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
     same = same_class(labels)
@@ -219,7 +231,8 @@ def _supcon(
             if below:
                 logs.append(s[i, v][p] - log_sum_exp(s[i, v][k] for k in below))
         if logs:
-            values[i, v] = join(logs)
+            weights = [weight(labels, i, p[0], overlap) for p in positives]
+            values[i, v] = join(logs, weights)
             if scale_by_temperature:
                 values[i, v] *= temperature
     return values, counted
@@ -227,7 +240,9 @@ def _supcon(
 
 def supcon(projections, labels, **options):
     """SupCon's L_out (SC Eq 2, 19): the mean stands outside the logarithm."""
-    return _supcon(projections, labels, lambda logs: -mean(logs), **options)
+    return _supcon(
+        projections, labels, lambda logs, w: -mean(logs, w), **options
+    )
 
 
 def supcon_in(projections, labels, **options):
@@ -235,7 +250,7 @@ def supcon_in(projections, labels, **options):
     return _supcon(
         projections,
         labels,
-        lambda logs: math.log(len(logs)) - log_sum_exp(logs),
+        lambda logs, w: math.log(sum(w)) - log_sum_exp(logs + np.log(w)),
         **options,
     )
 
@@ -250,6 +265,7 @@ def eps_supinfonce(
     normalize=True,
     unlabelled="refuse",
     unlabelled_negatives=True,
+    overlap="any",
 ):
     """Epsilon-SupInfoNCE (SI Eq 15), in logits or in cosines."""
     z = prepare(projections, normalize)
@@ -269,7 +285,8 @@ def eps_supinfonce(
         for p in positives:
             below = [s[i, v][p] - eps] + [s[i, v][k] for k in negatives]
             terms.append(log_sum_exp(below) - s[i, v][p])
-        values[i, v] = mean(terms)
+        weights = [weight(labels, i, p[0], overlap) for p in positives]
+        values[i, v] = mean(terms, weights)
     return values, counted
 
 

@@ -13,6 +13,7 @@ _TEMPERATURES = (0.05, 0.1, 0.5, 1.0)
 _NO_TEMPERATURE = ("triplet", "margin", "cross_entropy")
 _NO_ANCHORS = ("align_uniform",)
 
+_JACCARD = {"overlap": "jaccard"}
 _OWN = {"unlabelled": "own_views", "unlabelled_negatives": False}
 # What is compared: each loss with its defaults, then with each option.
 _CASES = [
@@ -45,13 +46,17 @@ _CASES = [
     *(
         (name, {"unlabelled": "own_views", **options})
         for name in ("supcon", "supcon_in", "sincere", "eps_supinfonce")
-        for options in ({}, {"unlabelled_negatives": False})
+        for options in ({}, {"unlabelled_negatives": False}, _JACCARD)
     ),
     ("supcon", {**_OWN, "denominator": "one_positive", "positives_cap": 2}),
     (
         "supcon",
         {**_OWN, "denominator": "only_negatives", "contrast": "one_view"},
     ),
+    ("supcon", {**_JACCARD, "contrast": "one_view"}),
+    ("sincere", _JACCARD),
+    ("supcon", {**_JACCARD, "positives_cap": 2, "denominator": "one_positive"}),
+    ("supcon_in", {**_JACCARD, "denominator": "only_negatives"}),
     ("npairs", {}),
     ("npairs", {"normalize": False}),
     ("triplet", {}),
@@ -176,6 +181,7 @@ class TestValues:
             size = (2, 16)[(turn + number + views) % 2]
             temperature = _TEMPERATURES[(turn + number // 2 + views) % 4]
             kind = kinds[(turn + number) % 4]
+            kind = "multi-hot" if "overlap" in options else kind
             z, labels = _inputs(rng, name, kind, batch, views, size, options)
             given = _with_temperature(name, options, temperature)
             _check(name, given, z, labels)
@@ -215,7 +221,8 @@ class TestGradients:
     def test_of_the_loss(self, case):
         name, options = case
         rng = np.random.default_rng(10)
-        z, labels = _inputs(rng, name, "classes", 4, 2, 3, options)
+        kind = "multi-hot" if "overlap" in options else "classes"
+        z, labels = _inputs(rng, name, kind, 4, 2, 3, options)
         options = _with_temperature(name, options, 0.2)
         expected = oracles.central_differences(
             lambda x: oracles.value(name, x, labels, **options), z
@@ -223,6 +230,16 @@ class TestGradients:
         loss = losses.build(name, **options)
         _, gradient = _value_and_gradient(loss, z, labels)
         _near(gradient, expected, 1e-3)
+
+    @pytest.mark.parametrize("name", ["supcon", "supcon_in", "sincere"])
+    def test_overlap_of_one_class_each_is_the_plain_loss(self, name):
+        rng = np.random.default_rng(11)
+        z, labels = _inputs(rng, name, "classes", 9, 2, 4)
+        plain = _value_and_gradient(losses.build(name), z, labels)
+        loss = losses.build(name, **_JACCARD)
+        for same in labels, np.eye(3, dtype=np.int32)[labels]:
+            found = _value_and_gradient(loss, z, same)
+            assert found[0] == plain[0] and (found[1] == plain[1]).all()
 
 
 class TestGraphs:

@@ -25,6 +25,7 @@ _OPTIONS = {
         {"contrast": "one_view"},
         {"positives_cap": 2},
         {"denominator": "one_positive"},
+        {"overlap": "jaccard"},
         {"unlabelled": "own_views", "unlabelled_negatives": False},
     ],
     "sincere": [{}, {"unlabelled": "own_views", "unlabelled_negatives": False}],
@@ -46,6 +47,9 @@ def _labels(loss):
     """One class per logit for cross entropy, which has no other."""
     if loss.allows_unlabelled:
         return np.where(np.arange(_BATCH) % 3, _LABELS, -1).astype(np.int32)
+    if getattr(loss, "overlap", "any") == "jaccard":
+        classes = np.stack([_LABELS, _LABELS[::-1]])  # One or two of an image.
+        return np.eye(9, dtype=np.int32)[classes].max(axis=0)
     return _LABELS % _OUT if loss.takes_logits else _LABELS
 
 

@@ -179,6 +179,12 @@ class _OfClasses(Pairwise):
     # google-research/supcon, --use_projection_batch_norm=False.
     head: ClassVar = {"batch_norm": False, "bias": False}
 
+    overlap: str = option(
+        "any",
+        "weight of a positive where images have several labels: any: 1 if they"
+        " share one; jaccard: labels in common over labels of either",
+        choices=("any", "jaccard"),
+    )
     # Of images with the label -1. A run takes it from how it reads its data.
     unlabelled: str = argument("refuse", choices=("refuse", "own_views"))
     unlabelled_negatives: bool = argument(True)

@@ -101,8 +101,13 @@ class Block:
         anchors, candidates = self.anchors.classes, self.candidates.classes
         if anchors.shape.rank == 1:
             return outer_equal(anchors, candidates)
-        shared = tf.matmul(anchors, candidates, transpose_b=True)
-        return (shared > 0.5) | self.same_image
+        return (self._shared_classes > 0.5) | self.same_image
+
+    @functools.cached_property
+    def _shared_classes(self) -> tf.Tensor:
+        """Float32 [R, N]: the number of classes in common, of multi-hot."""
+        anchors, candidates = self.anchors.classes, self.candidates.classes
+        return tf.matmul(anchors, candidates, transpose_b=True)
 
     @functools.cached_property
     def positives(self) -> tf.Tensor:
@@ -123,6 +128,24 @@ class Block:
         else:
             without = classes < 0
         return without[tf.newaxis] & ~self.same_image
+
+    def weights(self, positives: tf.Tensor, overlap: str) -> tf.Tensor:
+        """Returns the weights of `positives`, bool [R, N], as floats or a mask.
+
+        With "jaccard" these are, up to a factor of the row, the classes in
+        common over the classes of either; views of one image have all in
+        common. A row's sum is the number of its positives. With "any", and for
+        one class per image, all are 1, and the mask is returned.
+        """
+        if overlap == "any" or self.anchors.classes.shape.rank == 1:
+            return positives
+        sizes = count(self.anchors.classes)[:, tf.newaxis]
+        either = sizes + count(self.candidates.classes) - self._shared_classes
+        jaccard = tf.math.divide_no_nan(self._shared_classes, either)
+        weights = tf.where(self.same_image, 1.0, jaccard)
+        weights = tf.where(positives, weights, 0.0)
+        factors = tf.math.divide_no_nan(count(positives), count(weights))
+        return weights * factors[:, tf.newaxis]
 
     def of_other_views(self, views: int, negatives: str) -> tf.Tensor:
         """Mean similarity to the image's other views, or 0, [R].
@@ -288,8 +311,10 @@ def log_sum_exp(
 
 
 def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Sum of `values` [R, N] over each row's `mask`, [R]."""
-    return tf.reduce_sum(tf.where(mask, values, 0.0), axis=-1)
+    """Sum of `values` [R, N] over each row's `mask`, or by weights, [R]."""
+    if mask.dtype == tf.bool:
+        return tf.reduce_sum(tf.where(mask, values, 0.0), axis=-1)
+    return tf.reduce_sum(values * mask, axis=-1)
 
 
 def masked_mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -303,7 +328,7 @@ def not_negative(values: tf.Tensor) -> tf.Tensor:
 
 
 def count(mask: tf.Tensor) -> tf.Tensor:
-    """Number of columns in each row's `mask`, float32 [R]."""
+    """Number of columns in each row's `mask`, or sum of weights, [R]."""
     return tf.reduce_sum(tf.cast(mask, tf.float32), axis=-1)
 
 

@@ -26,6 +26,14 @@ class SupCon(declared.SupCon, base.AnchorLoss):
     its other views. Labels are required: int [B], or multi-hot [B, C], where
     any shared class makes a positive (an image's views always share one).
 
+    With `overlap="jaccard"` a positive p of multi-hot labels y counts by the
+    classes that it shares, here and in the relatives of this loss:
+
+        loss_i = -1/sum_p w_ip sum_{p in P(i)} w_ip log(...)
+        w_ip = |y_i and y_p| / |y_i or y_p|, 1 for views of one image
+
+    With one class per image this is `overlap="any"`, where w_ip = 1.
+
     With `unlabelled="own_views"` images may have no label, -1: P(i) of such an
     image are its own other views. It is among the others a of all images, or
     with `unlabelled_negatives=False` only of itself: then a is in A(i) without
@@ -82,12 +90,13 @@ class SupCon(declared.SupCon, base.AnchorLoss):
                 rest &= positives | block.negatives
         if self.denominator != "all":
             rest &= ~positives
+        weights = block.weights(positives, self.overlap)
         denominator = log_sum_exp(logits, rest, bounded=bounded)
         if self.denominator == "one_positive":
             # The softmax of each positive and the rest.
             terms = -tf.nn.softplus(denominator[:, tf.newaxis] - logits)
-            return -self._mean(terms, positives)
-        loss = denominator - self._mean(logits, positives)
+            return -self._mean(terms, weights)
+        loss = denominator - self._mean(logits, weights)
         if self.denominator == "all":
             loss = similarity.not_negative(loss)
         # Without negatives, a positive is compared with nothing.
@@ -109,9 +118,9 @@ class SupCon(declared.SupCon, base.AnchorLoss):
         rank = tf.cumsum(tf.cast(foreign, tf.int32), axis=-1)
         return own | (foreign & (rank <= cap - (views - 1)))
 
-    def _mean(self, logs: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
+    def _mean(self, logs: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Computes the mean of logarithms over positives, [R]."""
-        return masked_mean(logs, positives)
+        return masked_mean(logs, weights)
 
 
 class SupConIn(declared.SupConIn, SupCon):
@@ -123,7 +132,8 @@ class SupConIn(declared.SupConIn, SupCon):
             exp(z_i . z_p / t) / sum_{a != i} exp(z_i . z_a / t))
 
     Never above L_out (Jensen); the paper prefers L_out. Options and labels as
-    for `SupCon`. google-research/supcon calls it `summation_location=INSIDE`.
+    for `SupCon`; with `overlap`, w_ip / sum_p w_ip takes the place of 1/|P(i)|.
+    google-research/supcon calls it `summation_location=INSIDE`.
 
     Examples:
       >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
@@ -131,9 +141,12 @@ class SupConIn(declared.SupConIn, SupCon):
       1.8750
     """
 
-    def _mean(self, logs: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
+    def _mean(self, logs: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Computes the logarithm of the mean of exp(logs), [R]."""
-        number = tf.math.log(tf.maximum(count(positives), 1.0))
+        number = tf.math.log(tf.maximum(count(weights), 1.0))
+        positives = tf.cast(weights, tf.bool)
+        if weights.dtype != tf.bool:
+            logs += tf.math.log(tf.where(positives, weights, 1.0))
         return log_sum_exp(logs, positives) - number
 
 
@@ -147,10 +160,10 @@ class Sincere(declared.Sincere, base.AnchorLoss):
 
     The paper uses the partner's noise instead of the anchor's, with the same
     mean over a batch. N(i) are the embeddings of other classes; without any,
-    the loss is 0. Labels as for `SupCon`, also with `unlabelled`; without
-    `unlabelled_negatives`, N(i) has no views of images without a label. The
-    authors' code (tufts-ml/SupContrast) calls it SINCERELoss; it returns NaN
-    for a class of one embedding.
+    the loss is 0. Labels and `overlap` as for `SupCon`, also with `unlabelled`;
+    without `unlabelled_negatives`, N(i) has no views of images without a label.
+    The authors' code (tufts-ml/SupContrast) calls it SINCERELoss; it returns
+    NaN for a class of one embedding.
     """
 
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:
@@ -163,7 +176,8 @@ class Sincere(declared.Sincere, base.AnchorLoss):
                 negatives &= ~block.unlabelled
             noise = log_sum_exp(logits, negatives, bounded=bounded)
             odds = (noise + epsilon)[:, tf.newaxis] - logits
-            return masked_mean(tf.nn.softplus(odds), block.positives) - epsilon
+            weights = block.weights(block.positives, self.overlap)
+            return masked_mean(tf.nn.softplus(odds), weights) - epsilon
 
         return self._rows(losses, batch)
 
