@@ -62,6 +62,23 @@ def test_the_forms_of_a_dataset(dataset, images, labels):
         np.testing.assert_array_equal(source.labels(), labels)
 
 
+def test_rows_of_classes_are_several_labels_of_an_image():
+    one = np.eye(4, dtype=np.int32)[_LABELS]
+    rows = np.maximum(one, [1, 0, 0, 0])
+    source = datasets.from_dataset(_slices((_COLOR, rows)))
+    assert source.info.multi_label and source.info.num_classes == 4
+    read = [e["label"] for e in source.examples().as_numpy_iterator()]
+    np.testing.assert_array_equal(read, rows)
+    for wrong, text in (
+        (one, r"pass integers \[20\], such as labels.argmax"),
+        (rows * 2, "several classes per image 0 or 1"),
+        (rows[:, 1:2], r"shape \[20, 1\]"),
+        (rows[1:], "each of 20 images"),
+    ):
+        with pytest.raises(errors.UserError, match=text):
+            datasets.from_arrays(_COLOR, wrong)
+
+
 @pytest.mark.parametrize(
     ("dataset", "text"),
     [

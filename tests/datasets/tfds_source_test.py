@@ -144,6 +144,22 @@ def test_labels_are_those_of_the_dataset_or_named(
         assert dict(source.info.found)["labels"] == "none"
 
 
+def test_a_named_list_of_classes_is_rows_of_0_and_1(tmp_path):
+    def features(kinds):
+        several = kinds.Sequence(kinds.ClassLabel(names=["a", "b", "c"]))
+        return {"image": kinds.Image(shape=(6, 5, 3)), "labels": several}
+
+    lists = tf.ragged.constant([[2, 0], [], [1], [0, 1, 2]], dtype=tf.int64)
+    columns = {"image": _BLACK, "labels": lists}
+    write_prepared(tmp_path, features, {"train": columns})
+    named = {"name": "mine", "data_dir": str(tmp_path)}
+    source = datasets.source(**named, reading=Reading(label_feature="labels"))
+    found = [e["label"].tolist() for e in read(source)]
+    assert found == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]
+    assert source.info.multi_label and source.info.label_names == (*"abc",)
+    assert datasets.source(**named).info.num_classes is None
+
+
 _BLACK = np.zeros([4, 6, 5, 3], np.uint8)
 
 

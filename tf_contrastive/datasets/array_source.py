@@ -28,7 +28,8 @@ def from_arrays(
     Args:
       images: [n, h, w], [n, h, w, 1] or [n, h, w, 3]; uint8, or float in
         [0, 1]. One channel is tiled to 3.
-      labels: int [n], at least 0. None without labels.
+      labels: int [n], at least 0; or of several classes per image, 0 or 1
+        [n, C]. None without labels.
       label_names: a name per class.
       extra: channels that must not be augmented, numbers [n, k] or, with as
         many pixels as the views, [n, S, S, k]; they follow the views' channels.
@@ -65,9 +66,8 @@ def from_arrays(
     num_classes, extra_channels = None, 0
     if labels is not None:
         classes = np.asarray(labels)
-        check_labels(classes, names, rows, unlabelled)
+        num_classes = check_labels(classes, names, rows, unlabelled)
         arrays["label"] = classes.astype(np.int64)
-        num_classes = len(names) or int(classes.max()) + 1
     if extra is not None:
         channels = np.asarray(extra)
         if channels.ndim not in (2, 4) or len(channels) != rows:
@@ -86,6 +86,7 @@ def from_arrays(
         names,
         unlabelled=num_classes is not None
         and bool((arrays["label"] < 0).any()),
+        multi_label=num_classes is not None and arrays["label"].ndim == 2,
         extra_channels=extra_channels,
     )
     return in_memory(arrays, lambda record: record, info, decoded=True)
@@ -93,12 +94,23 @@ def from_arrays(
 
 def check_labels(
     labels: np.ndarray, names: tuple[str, ...], rows: int, unlabelled: bool
-) -> None:
-    """Raises `UserError` for labels that are not integers of `rows` images."""
+) -> int:
+    """Returns the number of classes of the labels of `rows` images.
+
+    Raises:
+      UserError: for labels that are neither int [rows] nor 0 or 1 [rows, C].
+    """
+    if (
+        labels.ndim == 2
+        and labels.shape[1] > 1
+        and np.isin(labels, (0, 1)).all()
+    ):
+        return _check_several(labels, names, rows)
     if labels.shape != (rows,) or labels.dtype.kind not in "iu":
         raise errors.UserError(
             f"labels of type {labels.dtype} and shape {list(labels.shape)}:"
-            f" pass integers [{rows}], one per image"
+            f" pass integers [{rows}], one per image, or for several classes"
+            f" per image 0 or 1 [{rows}, C]"
         )
     smallest, largest = labels.min(), labels.max()
     allowed = -1 if unlabelled else 0
@@ -107,6 +119,24 @@ def check_labels(
             f"labels between {smallest} and {largest}: pass labels of at least"
             f" {allowed}, and below the number of label names"
         )
+    return len(names) or int(largest) + 1
+
+
+def _check_several(
+    labels: np.ndarray, names: tuple[str, ...], rows: int
+) -> int:
+    """Returns the number of classes of multi-hot labels."""
+    if labels.shape != (rows, len(names) or labels.shape[1]):
+        raise errors.UserError(
+            f"labels of shape {list(labels.shape)}: pass a row for each of"
+            f" {rows} images, with a column for each of {len(names)} names"
+        )
+    if (labels.sum(axis=1) == 1).all():
+        raise errors.UserError(
+            f"labels of shape {list(labels.shape)} have one class per image:"
+            f" pass integers [{rows}], such as labels.argmax(axis=1)"
+        )
+    return labels.shape[1]
 
 
 def digits(name: str, options: Digits, split: str, access: Access) -> Source:

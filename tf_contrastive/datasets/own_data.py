@@ -25,7 +25,8 @@ _FORM = (
     "must be a tf.data.Dataset of (image, label), of images, or of"
     " {'image': ..., 'label': ...}, not batched; arrays (images, labels); or a"
     " function of these, which may take split. Images are uint8, or float in"
-    " [0, 1], of shape [h, w], [h, w, 1] or [h, w, 3]; labels are integers"
+    " [0, 1], of shape [h, w], [h, w, 1] or [h, w, 3]; labels are integers,"
+    " or for several classes per image 0 or 1 of each class, [C]"
 )
 # Images that are read twice, to see whether they come in the same order.
 _AGAIN = 32
@@ -46,7 +47,8 @@ def from_dataset(
     Args:
       dataset: of (image, label), of images, or of {"image", "label"}; not
         batched. Images are [h, w], [h, w, 1] or [h, w, 3]; uint8, or float in
-        [0, 1]. Labels are integers of at least 0.
+        [0, 1]. Labels are integers of at least 0; or of several classes per
+        image, 0 or 1 [C].
       label_names: a name per class.
       name, split: for messages.
       unlabelled: whether integers may be -1, for images without a label.
@@ -62,13 +64,13 @@ def from_dataset(
     terminal.info(f"counting {name} {split}, which must have an end")
     shapes = set()
     digests: list[int] = []
-    labels: list[int] = []
+    rows: list[np.ndarray] = []
     try:
         for record in records.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
             shapes.add(record["image"].shape)
             digests.append(_digest(record["image"]))
             if "label" in record:
-                labels.append(int(record["label"]))
+                rows.append(record["label"])
     except tf.errors.OpError as error:
         raise errors.UserError(
             f"{name} {split}: element {len(digests)} (from 0) cannot be read"
@@ -93,17 +95,18 @@ def from_dataset(
             " and augmentation to the options of the run"
         )
     names = tuple(label_names or ())
-    classes = len(names) or max(labels, default=-1) + 1
-    if labels:
-        check_labels(np.array(labels), names, len(digests), unlabelled)
+    classes, labels = None, np.array(rows, np.int64)
+    if rows:
+        classes = check_labels(labels, names, len(digests), unlabelled)
     info = Info(
         name,
         split,
         len(digests),
-        classes if labels else None,
+        classes,
         shapes.pop() if len(shapes) == 1 else None,
         names,
-        unlabelled=min(labels, default=0) < 0,
+        multi_label=labels.ndim == 2,
+        unlabelled=bool((labels < 0).any()),
     )
     # A split is a file of its own.
     place = f"{name} {split_spec.parse(split)[0]}"
@@ -113,7 +116,7 @@ def from_dataset(
 
 
 def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """Returns {"image": uint8 [h, w, 3], "label": int64 []} of its elements.
+    """Returns {"image": uint8 [h, w, 3], "label": int64 [] or [C]}.
 
     Raises:
       UserError: for elements of another form.
@@ -136,7 +139,8 @@ def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
             image.shape.rank in (2, 3)
             and (image.dtype == tf.uint8 or image.dtype.is_floating)
             and [*image.shape, 1][2] in (1, 3, None)
-            and (label is None or label.shape.rank == 0)
+            and (label is None or label.shape.is_fully_defined())
+            and (label is None or label.shape.rank <= 1)
             and (label is None or label.dtype.is_integer)
         )
     if not is_right:

@@ -119,6 +119,10 @@ def _choose(
     """Returns the names of the features that are the image and its class."""
     types, kinds = {}, tfds.features
     for name, feature in sorted(builder.info.features.items()):
+        if name == reading.label_feature and isinstance(
+            feature, kinds.Sequence
+        ):
+            feature = feature.feature  # Several classes of an image.
         types[name] = type(feature).__name__
         if isinstance(feature, kinds.Image) and feature.np_dtype.kind == "u":
             types[name] = "Image"
@@ -189,7 +193,8 @@ def open_tfds(
     """Opens a prepared dataset by its TFDS name, `name[/config][:version]`.
 
     Records keep their encoded bytes and the order of the files. They include a
-    feature `extra` of numbers, [k] or [h, w, k], if the dataset has it.
+    feature `extra` of numbers, [k] or [h, w, k], if the dataset has it. Where
+    `label_feature` is a sequence of classes, labels are rows of 0 and 1.
     """
     import tensorflow_datasets as tfds
 
@@ -205,11 +210,18 @@ def open_tfds(
     partial = tfds.decode.PartialDecoding(
         dict.fromkeys(names.values(), True)
     ).extract_features(kinds)
+    several = label is not None and isinstance(
+        kinds[label], tfds.features.Sequence
+    )
     encoded = {image: tfds.decode.SkipDecoding()}
 
     def parse(serialized: tf.Tensor) -> Record:
         example = partial.deserialize_example(serialized, decoders=encoded)
-        return {key: example[feature] for key, feature in names.items()}
+        record = {key: example[feature] for key, feature in names.items()}
+        if several:
+            rows = tf.one_hot(record["label"], kinds[label].num_classes)
+            record["label"] = tf.cast(tf.reduce_any(rows > 0, axis=0), tf.int64)
+        return record
 
     may_lack = access.reading.admits_unlabelled
     read_record = _checked(parse) if label and not may_lack else parse
@@ -222,6 +234,7 @@ def open_tfds(
         (height, width, 3) if height and width else None,
         tuple(kinds[label].names) if label else (),
         unlabelled=label is not None and may_lack,
+        multi_label=several,
         extra_channels=kinds["extra"].shape[-1] if "extra" in names else 0,
         found=(
             ("prepared", f"{builder.info.full_name} in {builder.data_dir}"),
@@ -245,7 +258,7 @@ def _checked(parse: Callable[[tf.Tensor], Record]) -> Callable:
         record = parse(serialized)
         advice = errors.arg("label_feature", NO_FEATURE)
         text = f"it has no label: set {advice} to read none"
-        check = tf.debugging.Assert(record["label"] >= 0, [text])
+        check = tf.debugging.Assert(tf.reduce_all(record["label"] >= 0), [text])
         with tf.control_dependencies([check]):
             return {k: tf.identity(v) for k, v in record.items()}
 
