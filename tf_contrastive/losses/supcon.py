@@ -26,8 +26,9 @@ class SupCon(declared.SupCon, base.AnchorLoss):
     its other views. Labels are required: int [B], or multi-hot [B, C], where
     any shared class makes a positive (an image's views always share one).
 
-    With `overlap="jaccard"` a positive p of multi-hot labels y counts by the
-    classes that it shares, here and in the relatives of this loss:
+    With `overlap="jaccard"`, which is not in the paper, a positive p of
+    multi-hot labels y counts by the classes that it shares, here and in the
+    relatives of this loss:
 
         loss_i = -1/sum_p w_ip sum_{p in P(i)} w_ip log(...)
         w_ip = |y_i and y_p| / |y_i or y_p|, 1 for views of one image
