@@ -173,14 +173,14 @@ def test_what_only_python_sets_is_no_flag():
 def test_a_run_of_another_version_is_refused():
     text = flags.record(_parse("--workdir=w"))
     first, _, rest = text.partition("\n")
-    other = re.sub(r"format \d+, tf_contrastive \S+", "format 3, x 7.1", first)
+    other = re.sub(r"format \d+(.*) \S+", r"format 3\1 7.1", first)
     for changed in (
-        f"{other.replace('x 7', 'tf_contrastive 7')}\n{rest}",
+        f"{other}\n{rest}",
         rest,
         text[: len(text) // 2],
         text.replace("--epochs=100\n", ""),
     ):
-        with pytest.raises(ValueError, match=r"version 7\.1|not whole|cut off"):
+        with pytest.raises(ValueError, match=r"format 3.* 7\.1|first|cut"):
             flags.read(Pretrain, changed, "w")
 
 
@@ -200,32 +200,27 @@ def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
         ["--flagfile=../configs/own.flags"],
         ["--flagfile", f"{tmp_path}/configs/own.flags"],
     ):
-        parsed = flags.parse(Pretrain, [*given, "--workdir=w"])
+        words = flags.joined([*given, "--workdir", "w"])
+        parsed = flags.parse(Pretrain, words)
         assert parsed.schedule.epochs == 3
         assert parsed.schedule.batch_size == 16
-    # Or relative to the working directory.
-    Path("here.flags").write_text("--epochs=7\n")
-    own.write_text("--flagfile=here.flags\n")
-    given = ["--flagfile=../configs/own.flags", "--workdir=w"]
-    assert flags.parse(Pretrain, given).schedule.epochs == 7
 
 
 # What people write in a flagfile -> its flags.
 _LINES = {
     "--workdir=runs/q": "--workdir=runs/q",
     '--workdir="runs/q"': "--workdir=runs/q",
-    '-workdir="runs/q"  # it\'s mine': "-workdir=runs/q",
-    '--workdir="runs/my run" # mine': "--workdir=runs/my run",
     "'--workdir=runs/my run'": "--workdir=runs/my run",
-    '--workdir="runs/#1 # a" # b': "--workdir=runs/#1 # a",
-    "--workdir=gs://a//b // mine": "--workdir=gs://a//b",
+    '--workdir="runs/#1 # a"': "--workdir=runs/#1 # a",
+    "--workdir=gs://a//b#c": "--workdir=gs://a//b#c",
     """--workdir="it's" """: "--workdir=it's",
     """--workdir='5"'""": '--workdir=5"',
-    r"--workdir=a\b": r"--workdir=a\b",
-    "--workdir= # none": "--workdir=",
-    "--noprobe  # off": "--noprobe",
-    "--workdir 'my run' # mine": None,
-    "--loss_options=a=1,b=2 # c": "--loss_options=a=1,b=2",
+    r"--workdir='a\b'": r"--workdir=a\b",
+    "--workdir=": "--workdir=",
+    "--noprobe": "--noprobe",
+    "--workdir 'my run'": None,
+    "--workdir=runs/q # mine": None,
+    "--workdir=gs://a//b // mine": None,
     # One line can be understood in two ways, or in none.
     '--workdir="runs/q': None,
     "--workdir='runs/q": None,
@@ -248,13 +243,13 @@ def test_a_line_of_a_flagfile_means_what_people_write(tmp_path):
             continue
         with pytest.raises(errors.UserError) as caught:
             flags.inlined([f"--flagfile={path}"])
-        assert f"{path} cannot be read (line 2, {line}: " in str(caught.value)
+        assert f"{path} cannot be read ({line}: " in str(caught.value)
 
 
 def test_a_flagfile_allows_no_modules(tmp_path):
     path = tmp_path / "own.flags"
     path.write_text("--own_modules=theirs\n")
-    with pytest.raises(errors.UserError, match="own_modules is in a flagfile"):
+    with pytest.raises(errors.UserError, match="own_modules in a flagfile"):
         flags.parse(Pretrain, [f"--flagfile={path}", "--workdir=w"])
 
 
@@ -389,8 +384,8 @@ def test_any_allowed_value_is_read_back_from_a_flagfile():
 _MESSAGES = {
     f"{arg('epochs', 3)}: must be": "--epochs=3: must be",
     f"({arg('batch_size', 2)}, [{arg('stem')}])": "(--batch_size=2, [--stem])",
-    f"it had {arg('probe', False)}": "it had --noprobe",
-    f"it had {arg('probe', 'True')}": "it had --probe",
+    f"it had {arg('probe', False)}": "it had --probe=false",
+    f"it had {arg('probe', 'True')}": "it had --probe=true",
     f"set {arg('width', '')}": "set --width=",
     f"had {arg('nesterov', False)}": "had --optimizer_options=nesterov=false",
     # Not an option of the command.

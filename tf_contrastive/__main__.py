@@ -116,7 +116,7 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
 
 
 def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
-    """Writes words that are no flags of the command as values of its flags."""
+    """Writes flags as `--name=value`, also of words that are no flags."""
     words = list(words)
     name = config_class.BARE_WORD
     if name and words and not words[0].startswith("-"):
@@ -128,6 +128,7 @@ def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
         if len(names) > 1:
             value = f"--compare={','.join(names)}"
             words[place : place + 1 + len(names)] = [value]
+    words = flags.joined(words)
     if config_class.OTHERS:
         words = flags.with_others(config_class, words)
     return words

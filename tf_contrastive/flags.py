@@ -15,24 +15,21 @@ from typing import Any, TypeVar
 from absl import flags as absl_flags
 
 from tf_contrastive.base import errors, installation
-from tf_contrastive.config import fields, own
+from tf_contrastive.config import checks, fields, own
 from tf_contrastive.config.fields import Command, Option
 
 _OWN_MODULES = f"--{own.ARGUMENT}"
 _COMMON_HELP = f"""\
-  --flagfile: read flags from a file, one per line; quotes around a value and a
-    comment after it (# ...) are no part of it
+  --flagfile: read flags from a file, one per line, quoted as in a shell; lines
+    that start with # are comments
   {_OWN_MODULES}: allow a run to import these modules (MODULE,MODULE), which its
     files name (module:name); those of this command line are allowed already"""
 
-# Of a run's options. Increases with a change by which older ones are misread.
-_FORMAT = 4
-_FIRST_LINE = re.compile(
-    r"# All options of a run, format (\d+), tf_contrastive ([^,\s]+).*\n"
-)
+# How the text of a run's options starts. The format's number increases with a
+# change by which older texts are misread.
+_RECORD = "# All options of a run"
+_FORMAT = f"{_RECORD}, format 4, tf_contrastive "
 _MAX_FLAGFILE = 1 << 20
-# Marks of comments.
-_COMMENTS = ("#", "//")
 
 Config = TypeVar("Config", bound=Command)
 
@@ -112,19 +109,16 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
         # A value may have commas, too.
         lists = [re.split(r",(?=\w+=)", x) for x in flag.value or () if x]
         for pair in itertools.chain(*lists):
-            key, equals, text = pair.partition("=")
-            if not equals:
-                raise errors.UserError(
-                    f"--{name}={key}: must be NAME=VALUE,NAME=VALUE"
-                )
-            if (name, key) not in keys and not is_own:
+            key, _, text = pair.partition("=")
+            option = keys.get((name, key))
+            if is_own and not option:
+                option = options[kind].component.name_of(key)
+            if not option:
                 known = [key for family, key in keys if family == name]
                 raise errors.unknown(f"option in --{name}", key, known)
-            given[keys.get((name, key), f"{kind}_{key}")] = text
+            given[option] = text
     given = config_class.presets(given) | given
-    parsed = fields.replace(config_class(), **given)
-    fields.validate_fields(parsed)  # Some are required.
-    return parsed
+    return fields.replace(config_class(), **given)
 
 
 def _parsed(
@@ -133,11 +127,10 @@ def _parsed(
     """Returns the flags that are given to a command, by name."""
     values = _defined(options.values())
     words = inlined(arguments)
-    for word, following in itertools.pairwise(words):
+    for word in words:
         name = word.lstrip("-")
-        # absl takes the next flag as the value.
-        is_next = word[:1] == "-" and following[:2] == "--"
-        if is_next and name in values and not values[name].boolean:
+        # absl would take the next word as the value, also a flag.
+        if name in values and not values[name].boolean:
             raise errors.UserError(
                 f"missing value of --{name}: use --{name}=VALUE"
             )
@@ -145,14 +138,14 @@ def _parsed(
         rest = values(["", *words])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname.partition("=")[0]
-        if name == own.ARGUMENT:
-            raise errors.UserError(
-                f"{_OWN_MODULES} is in a flagfile, which may be somebody"
-                " else's: write it on the command line"
-            ) from error
         hint = errors.did_you_mean(f"--{name}", [f"--{n}" for n in values])
         if name in options:
             hint = f": use --{options[name].word}=VALUE"
+        elif name == own.ARGUMENT:
+            hint = (
+                " in a flagfile, which may be somebody else's: write it on the"
+                " command line"
+            )
         raise errors.UserError(f"unknown flag --{name}{hint}") from error
     # absl raises a plain ValueError for --noNAME=VALUE, and compares unknown
     # names letter by letter.
@@ -165,67 +158,64 @@ def _parsed(
     return {name: values[name] for name in values if values[name].present}
 
 
+def joined(words: Iterable[str]) -> list[str]:
+    """Writes each flag `--name value` of a command line as `--name=value`."""
+    flags: list[str] = []
+    for word in words:
+        flag = flags[-1] if flags else ""
+        if flag[:1] == "-" and "=" not in flag and word[:1] != "-":
+            flags[-1] = f"{flag}={word}"
+        else:
+            flags.append(word)
+    return flags
+
+
 def with_others(config_class: type[Command], words: list[str]) -> list[str]:
     """Returns words with those of other commands in the option `OTHERS`."""
     known = set(names(config_class))
     parts: dict[bool, list[str]] = {True: [], False: []}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word[:1] == "-" and "=" not in word and rest and rest[0][:1] != "-":
-            word = f"{word}={rest.pop(0)}"
+    for word in words:
         name = word.lstrip("-").partition("=")[0]
         parts[name in known or name.removeprefix("no") in known].append(word)
     return [*parts[True], f"--{config_class.OTHERS}={shlex.join(parts[False])}"]
 
 
-def allow_own_modules(words: list[str]) -> list[str]:
+def allow_own_modules(words: Iterable[str]) -> list[str]:
     """Allows the parts that a command line names; returns the other words.
 
     They are in `--own_modules=MODULE,...`, or values `module:name`. Flagfiles,
     which may be somebody else's, allow none.
     """
-    rest, words = [], list(words)
-    while words:
-        word = words.pop(0)
+    rest = []
+    for word in words:
         name, _, value = word.partition("=")
-        if name != _OWN_MODULES:
-            # The value of a flag, or of an option in it: --dataset=pack:of=m:f.
-            if fields.module_of(part := word.rpartition("=")[2]):
-                own.allow(part)
-            rest.append(word)
+        if name == _OWN_MODULES:
+            own.allow(*checks.split_list(value))
             continue
-        value = value or (words.pop(0) if words else "")
-        if not re.fullmatch(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*", value):
-            raise errors.UserError(
-                f"{name}={value}: must be names of modules, such as"
-                " my_module,other"
-            )
-        own.allow(*value.split(","))
+        # The value of a flag, or of an option in it: --dataset=pack:of=m:f.
+        if fields.module_of(part := word.rpartition("=")[2]):
+            own.allow(part)
+        rest.append(word)
     return rest
 
 
 # ---- Flagfiles ---------------------------------------------------------------
 
 
-def inlined(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
-    """Replaces `--flagfile` by the lines of the file.
+def inlined(words: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
+    """Replaces `--flagfile=PATH` by the lines of the file.
 
-    absl would resolve paths by the working directory only, and take quotes and
-    comments as parts of a value. `within` are the arguments' own flagfiles.
+    absl would resolve paths by the working directory only, and take quotes as
+    parts of a value. `within` are the flagfiles that the words are in.
     """
     result: list[str] = []
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        name, equals, path = word.partition("=")
-        if name not in ("--flagfile", "-flagfile") or not (equals or rest):
+    for word in words:
+        name, _, path = word.partition("=")
+        if name not in ("--flagfile", "-flagfile"):
             result.append(word)
             continue
-        path = os.path.expanduser((path if equals else rest.pop(0)).strip())
-        if within:
-            relative = os.path.join(os.path.dirname(within[-1]), path)
-            path = relative if os.path.exists(relative) else path
+        folder = os.path.dirname(within[-1]) if within else ""
+        path = os.path.join(folder, os.path.expanduser(path))
         path = os.path.normpath(path)
         if not os.path.exists(path):
             path = packaged_flagfile(path) or path
@@ -259,30 +249,22 @@ def packaged_flagfile(path: str) -> str | None:
 
 
 def flags_in(text: str) -> list[str]:
-    """Returns the flags in a flagfile, without quotes and comments.
+    """Returns the flags in a flagfile, each on a line, quoted as in a shell.
 
     Another line, or a damaged record of a run, is a `ValueError`.
     """
-    if text.startswith("# All options of a run"):
+    if text.startswith(_RECORD):
         _check_record(text)
-    flags = []
-    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
-        if not line or line.startswith(_COMMENTS):
+    flags: list[str] = []
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith(("#", "//")):
             continue
-        lexer = shlex.shlex(line, posix=True)
-        lexer.whitespace_split = True
-        lexer.commenters = lexer.escape = ""  # A # may be in a value.
-        try:
-            words = [*itertools.takewhile(lambda w: w not in _COMMENTS, lexer)]
-        except ValueError:  # A quote is not closed.
-            words = []
-        if len(words) != 1 or not re.match(r"--?\w", words[0]):
+        if checks.shell_words(line) or len(shlex.split(line)) > 1:
             raise ValueError(
-                f"line {number}, {line}: it is not one flag, --name=value: put"
-                " quotes around a value with spaces, and a space after the # of"
-                " a comment"
+                f"{line}: put quotes around a value with spaces, and a comment"
+                " on a line of its own"
             )
-        flags += words
+        flags += shlex.split(line)
     return flags
 
 
@@ -314,20 +296,15 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
 
 def with_flags(config_class: type[Command], marked: str) -> str:
     """Shows a message with its arguments as flags, if the command has them."""
-    known = declared(config_class)
+    words = {name: o.word for name, o in declared(config_class).items()}
+    words[own.ARGUMENT] = own.ARGUMENT
 
     def flag(name: str, value: str | None) -> str:
-        option = known.get(name)
-        given = "" if value is None else f"={value}"
-        if name == own.ARGUMENT:
-            return f"--{name}{given}"
-        if option is None:
-            return f"{name}{given}" if given else f"`{name}`"
-        if given in ("=True", "=False", "=true", "=false"):
-            given = given.lower()
-            if fields.value_type(option.field) is bool and not option.family:
-                return f"--{name}" if given == "=true" else f"--no{name}"
-        return f"--{option.word}{given}"
+        if name not in words:
+            return errors.as_argument(name, value)
+        if value in ("True", "False"):
+            value = value.lower()
+        return f"--{words[name]}" + ("" if value is None else f"={value}")
 
     return errors.shown(marked, flag)
 
@@ -363,10 +340,8 @@ def _line(name: str, value: str) -> str:
 def record(config: Command) -> str:
     """Returns a run's `config.flags`: two lines show that it is whole."""
     text = write(config)
-    return (
-        f"# All options of a run, format {_FORMAT}, tf_contrastive"
-        f" {installation.VERSION}\n{text}{_last_line(text)}\n"
-    )
+    first = f"{_FORMAT}{installation.VERSION}"
+    return f"{first}\n{text}{_last_line(text)}\n"
 
 
 def _last_line(text: str) -> str:
@@ -381,14 +356,11 @@ def read(config_class: type[Config], text: str, workdir: str) -> Config:
 
 
 def _check_record(text: str) -> None:
-    first = _FIRST_LINE.match(text)
-    if not first:
-        raise ValueError("it is not whole, or was not written by a run")
-    if first[1] != str(_FORMAT):
+    first = text.partition("\n")[0]
+    if not first.startswith(_FORMAT):
         raise ValueError(
-            f"version {first[2]} of tf_contrastive wrote it in format"
-            f" {first[1]}, and this is version {installation.VERSION}, which"
-            f" reads format {_FORMAT}: use that version"
+            f"its first line, {first[:80]!r}, does not start with {_FORMAT!r}:"
+            " use the version of tf_contrastive that wrote it"
         )
     if not text.endswith(f"\n{_last_line(text)}\n"):
         raise ValueError("it is cut off, or lacks options")

@@ -37,12 +37,13 @@ def _typed(value: object) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def _as_argument(name: str, value: str | None) -> str:
+def as_argument(name: str, value: str | None) -> str:
+    """Returns an argument in the form of Python."""
     return f"`{name}`" if value is None else f"{name}={value}"
 
 
 def plain(
-    message: str, write: Callable[[str, str | None], str] = _as_argument
+    message: str, write: Callable[[str, str | None], str] = as_argument
 ) -> str:
     """Returns a message as text, to which `write` maps its arguments."""
     parts = message.split(_MARK)
@@ -53,7 +54,7 @@ def plain(
 
 
 def shown(
-    message: str, write: Callable[[str, str | None], str] = _as_argument
+    message: str, write: Callable[[str, str | None], str] = as_argument
 ) -> str:
     """Returns a message as one line of printable characters; see `plain`."""
     text = "".join(

@@ -20,8 +20,8 @@ from tf_contrastive.config import checks, fields
 C = TypeVar("C", bound="Component")
 
 
-@dataclass_transform(kw_only_default=True, eq_default=False)
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclass_transform(kw_only_default=True)
+@dataclasses.dataclass(kw_only=True, unsafe_hash=True)
 class Component:
     """Base of declarations; those of this package become dataclasses.
 
@@ -40,23 +40,12 @@ class Component:
 
     def __init_subclass__(cls) -> None:
         if cls.__module__.startswith(f"{__package__}."):
-            dataclasses.dataclass(kw_only=True, eq=False)(cls)
+            dataclasses.dataclass(kw_only=True, unsafe_hash=True)(cls)
 
     def __post_init__(self) -> None:
         for name, value in self.arguments().items():
             if value is not None:
                 fields.validate(name, self.declared()[name], value)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Component)
-            and type(other) is type(self)
-            and other.label == self.label
-            and other.arguments() == self.arguments()
-        )
-
-    def __hash__(self) -> int:
-        return hash(type(self))
 
     @property
     def label(self) -> str:
@@ -93,11 +82,9 @@ class Component:
 
         Those that were not get `defaults`, or stay.
         """
-        known = self.arguments()
-        new = defaults.keys() & known.keys() - self.given.keys()
-        return self.with_options(
-            **known | {name: defaults[name] for name in new}
-        )
+        own = self.arguments()
+        new = {n: x for n, x in defaults.items() if n in own}
+        return self.with_options(**{**own, **new, **self.given})
 
 
 def by_name(members: Iterable[type[C]]) -> dict[str, type[C]]:
@@ -206,28 +193,20 @@ class Family:
         yield fields.Option(self.kind, chosen.label, field, component=self)
         values = {} if every else {**chosen.given, **chosen.arguments()}
         own = {} if every else self.of(chosen)
-        others = {
-            key: field
-            for key, field in self.declared.items()
-            if every or key in chosen.given
-        }
-        for key, field in (own | others | own).items():
-            has_flag = key in self.flags and field.metadata["help"]
-            yield fields.Option(
-                self._name(key, field),
-                values.get(key),
-                field,
-                "" if has_flag else f"{self.kind}_options",
-                self,
-            )
+        for key, option in (own | self.declared | own).items():
+            if every or key in values:
+                yield fields.Option(
+                    self.name_of(key),
+                    values.get(key),
+                    option,
+                    "" if key in self.flags else f"{self.kind}_options",
+                    self,
+                )
 
-    def _name(self, key: str, field: dataclasses.Field) -> str:
+    def name_of(self, key: str) -> str:
         """Returns the name of an option among those of a command."""
-        # Those of the user's own parts, which have no help, may be any words.
-        alone = key in self.declared and field.metadata["help"]
-        if alone and key not in self.prefixed:
-            return key
-        return f"{self.kind}_{key}"
+        is_alone = key in self.declared and key not in self.prefixed
+        return key if is_alone else f"{self.kind}_{key}"
 
     def replaced(
         self,
@@ -249,22 +228,23 @@ class Family:
             else:
                 chosen = self.members[name](**self.defaults.get(name, {}))
         own = self.of(chosen)
-        for key, field in [*own.items(), *self.declared.items()]:
-            option = prefix + self._name(key, field)
+        for key, field in (self.declared | own).items():
+            option = prefix + self.name_of(key)
             value = values.pop(option, None)
             if value in (None, fields.AUTO):
                 continue
-            value = fields.read(option, field, value)
-            is_own = field is own.get(key)
-            if is_own or key not in own:
-                given[key] = value
-            if not is_own and not self.ignores_others:
+            if key not in own and not self.ignores_others:
                 raise errors.UserError(
                     f"{errors.arg(option)} is not an option of"
                     f" {errors.arg(prefix + self.kind, chosen.label)}, only of"
                     f" {', '.join(self.takers(key))}: leave it out, or set"
                     f" {errors.arg(option, fields.AUTO)}"
                 )
-        if not self.ignores_others:
-            given = {key: x for key, x in given.items() if key in own}
-        return chosen.with_options(**given) if given else chosen
+            given[key] = fields.read(option, field, value)
+        return chosen.with_options(
+            **{
+                key: value
+                for key, value in given.items()
+                if key in own or self.ignores_others
+            }
+        )

@@ -203,20 +203,12 @@ class WithOptions(DatasetDeclaration):
     @classmethod
     def read(cls, name: str) -> "WithOptions":
         """Parses the options in a name."""
-        known = {field.name: field for field in dataclasses.fields(cls)}
         if name.partition(":")[0] != cls.name:
             raise ValueError(f"{cls.name} with a colon before its options")
         given = _values(name)
-        for key in given:
-            if key not in known:
-                options = ", ".join(known) or "no options"
-                hint = did_you_mean(key, known)
-                raise ValueError(f"{cls.name} with {options}{hint}")
-        values = {n: given.get(n, x.default) for n, x in known.items()}
         try:
-            made = cls(
-                **{n: fields.read(n, known[n], values[n]) for n in known}
-            )
+            made = fields.replace(cls(), **given)
+            fields.validate_fields(made)
         except UserError as error:
             raise ValueError(
                 f"{cls.name} with valid options ({error})"

@@ -11,14 +11,6 @@ from tf_contrastive.config.fields import option
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
 
 
-def format_of(path: str) -> str:
-    """Returns the format that a file's extension means."""
-    for name, extension in EMBEDDING_FORMATS.items():
-        if path.endswith(extension):
-            return name
-    return "npz"
-
-
 @dataclasses.dataclass(frozen=True)
 class Embedding:
     """What `embed` embeds."""
@@ -73,4 +65,7 @@ class Embedding:
     @property
     def file_format(self) -> str:
         """The format, with `auto` resolved."""
-        return format_of(self.output) if self.format == "auto" else self.format
+        if self.format != "auto":
+            return self.format
+        formats = EMBEDDING_FORMATS.items()
+        return next((n for n, x in formats if self.output.endswith(x)), "npz")

@@ -119,11 +119,7 @@ def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
 
 
 def options(
-    config: Any,
-    prefix: str = "",
-    group: str = "",
-    identity: bool = True,
-    every: bool = False,
+    config: Any, prefix: str = "", every: bool = False
 ) -> Iterator[Option]:
     """Yields the options of a command, or of a group of one.
 
@@ -131,21 +127,19 @@ def options(
     """
     for field in dataclasses.fields(config):
         value, about = getattr(config, field.name), field.metadata
-        same = identity and about["identity"]
         found: Iterable[Option] = ()
         if "components" in about:
             found = about["components"].options(field, value, every)
         elif "prefix" in about:
-            inner = prefix + about["prefix"]
-            yield from options(value, inner, group or field.name, same, every)
+            found = options(value, about["prefix"], every)
         elif about["has_flag"]:
             found = [Option(field.name, value, field, about["family"])]
         for option in found:
             yield option._replace(
                 name=prefix + option.name,
                 family=option.family and prefix + option.family,
-                group=group or field.name,
-                identity=same and option.field.metadata["identity"],
+                group=field.name,
+                identity=option.identity and about["identity"],
             )
 
 
@@ -165,13 +159,12 @@ def replace(config: T, **values: Any) -> T:
         changed = {}
         for field in dataclasses.fields(group):
             value, about = getattr(group, field.name), field.metadata
-            name = prefix + field.name
             if "components" in about:
                 family = about["components"]
                 value = family.replaced(field, value, values, prefix)
             elif "prefix" in about:
                 value = of(value, prefix + about["prefix"])
-            elif name in values:
+            elif (name := prefix + field.name) in values:
                 value = read(name, field, values.pop(name))
             changed[field.name] = value
         return dataclasses.replace(group, **changed)
@@ -243,19 +236,18 @@ def read(name: str, field: dataclasses.Field, value: Any) -> Any:
     """Returns an allowed value of an option, given as itself or as its text."""
     if value == AUTO and is_optional(field):
         return None
-    reader, allowed = _READERS[value_type(field)]
+    reader, form = _READERS[value_type(field)]
     try:
         if is_list(field):
-            parts = (
-                checks.split_list(value) if isinstance(value, str) else value
-            )
+            form = f"{_LIST} {form}"
+            is_text = isinstance(value, str)
+            parts = checks.split_list(value) if is_text else value
             value = tuple(map(reader, parts))
         elif isinstance(value, str):
             value = reader(value)
-        allowed = ""
     except (KeyError, ValueError):
-        allowed = f"{_LIST} {allowed}" if is_list(field) else allowed
-    validate(name, field, value, allowed)
+        validate(name, field, value, form)
+    validate(name, field, value)
     return value
 
 
@@ -267,11 +259,11 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     if value == field.default and value in ("", ()):
         required = field.metadata["required"]
         return "set; it has no default" if required else None
+    if value == ():
+        return "set"
     for entry in value if listed else (value,):
         if allowed := _problem(field, entry):
             return f"{_LIST} {allowed}" if listed else allowed
-    if value == ():
-        return "set"
     return check(value) if check else None
 
 
