@@ -5,7 +5,6 @@ The flags are checked before the command's module imports TensorFlow, so that
 """
 
 import importlib
-import itertools
 import os
 import sys
 import types
@@ -117,17 +116,9 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
 
 def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
     """Writes flags as `--name=value`, also of words that are no flags."""
-    words = list(words)
     name = config_class.BARE_WORD
     if name and words and not words[0].startswith("-"):
-        words[0] = f"--{name}={words[0]}"
-    if "--compare" in words:
-        place = words.index("--compare")
-        after = words[place + 1 :]
-        names = [*itertools.takewhile(lambda x: not x.startswith("-"), after)]
-        if len(names) > 1:
-            value = f"--compare={','.join(names)}"
-            words[place : place + 1 + len(names)] = [value]
+        words = [f"--{name}", *words]
     words = flags.joined(words)
     if config_class.OTHERS:
         words = flags.with_others(config_class, words)

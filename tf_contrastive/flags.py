@@ -159,11 +159,16 @@ def _parsed(
 
 
 def joined(words: Iterable[str]) -> list[str]:
-    """Writes each flag `--name value` of a command line as `--name=value`."""
+    """Writes each flag `--name value` of a command line as `--name=value`.
+
+    `--compare A B` is `--compare=A,B`.
+    """
     flags: list[str] = []
     for word in words:
         flag = flags[-1] if flags else ""
-        if flag[:1] == "-" and "=" not in flag and word[:1] != "-":
+        if word[:1] != "-" and flag.startswith("--compare="):
+            flags[-1] = f"{flag},{word}"
+        elif word[:1] != "-" and flag[:1] == "-" and "=" not in flag:
             flags[-1] = f"{flag}={word}"
         else:
             flags.append(word)

@@ -149,15 +149,14 @@ class Family:
 
     def option(self, default: Component) -> Any:
         """Returns a dataclass field that holds the chosen member."""
-        named = fields.option(
+        return fields.option(
             default,
             self.help,
             choices=() if self.check else self.members,
             check=self.check,
             own=self.declare is not None,
+            components=self,
         )
-        about = {**named.metadata, "components": self}
-        return dataclasses.field(default=default, metadata=about)
 
     def of(self, member: Any) -> dict[str, dataclasses.Field]:
         """Returns the options of a member here, without what Python sets."""

@@ -48,6 +48,7 @@ def option(
     own: bool = False,
     per_host: bool = False,
     has_flag: bool = True,
+    components: Any = None,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -69,6 +70,7 @@ def option(
       own: whether `module:name` is allowed beside the choices.
       per_host: whether each worker may have a value of its own.
       has_flag: see `argument`.
+      components: the `components.Family` that it names a member of.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
@@ -128,8 +130,8 @@ def options(
     for field in dataclasses.fields(config):
         value, about = getattr(config, field.name), field.metadata
         found: Iterable[Option] = ()
-        if "components" in about:
-            found = about["components"].options(field, value, every)
+        if family := about.get("components"):
+            found = family.options(field, value, every)
         elif "prefix" in about:
             found = options(value, about["prefix"], every)
         elif about["has_flag"]:
@@ -159,8 +161,7 @@ def replace(config: T, **values: Any) -> T:
         changed = {}
         for field in dataclasses.fields(group):
             value, about = getattr(group, field.name), field.metadata
-            if "components" in about:
-                family = about["components"]
+            if family := about.get("components"):
                 value = family.replaced(field, value, values, prefix)
             elif "prefix" in about:
                 value = of(value, prefix + about["prefix"])
