@@ -142,10 +142,7 @@ def _parsed(
         if name in options:
             hint = f": use --{options[name].word}=VALUE"
         elif name == own.ARGUMENT:
-            hint = (
-                " in a flagfile, which may be somebody else's: write it on the"
-                " command line"
-            )
+            hint = " in a flagfile: write it on the command line"
         raise errors.UserError(f"unknown flag --{name}{hint}") from error
     # absl raises a plain ValueError for --noNAME=VALUE, and compares unknown
     # names letter by letter.

@@ -215,11 +215,9 @@ class Family:
         prefix: str,
     ) -> Component:
         """Returns the component that `values` choose; they lose its options."""
-        name = values.pop(prefix + self.kind, chosen)
+        name = values.pop(prefix + self.kind, chosen.label)
         given: dict[str, Any] = {}
-        if isinstance(name, Component):
-            chosen = name
-        elif name != chosen.label:
+        if name != chosen.label:
             given = dict(chosen.given)
             fields.validate(prefix + self.kind, named, name)
             if self.declare:
@@ -240,10 +238,6 @@ class Family:
                     f" {errors.arg(option, fields.AUTO)}"
                 )
             given[key] = fields.read(option, field, value)
-        return chosen.with_options(
-            **{
-                key: value
-                for key, value in given.items()
-                if key in own or self.ignores_others
-            }
-        )
+        if not self.ignores_others:
+            given = {key: x for key, x in given.items() if key in own}
+        return chosen.with_options(**given)
