@@ -200,7 +200,8 @@ def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
         ["--flagfile=../configs/own.flags"],
         ["--flagfile", f"{tmp_path}/configs/own.flags"],
     ):
-        words = flags.joined([*given, "--workdir", "w"])
+        words = [*given, "--workdir", "w"]
+        words = flags.from_command_line(Pretrain, words)
         parsed = flags.parse(Pretrain, words)
         assert parsed.schedule.epochs == 3
         assert parsed.schedule.batch_size == 16

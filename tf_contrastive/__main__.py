@@ -75,8 +75,8 @@ def _run(
         print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
     try:
-        rest = flags.allow_own_modules(_as_flags(config_class, rest))
-        parsed = flags.parse(config_class, rest)
+        words = flags.from_command_line(config_class, rest)
+        parsed = flags.parse(config_class, words)
         parsed.validate()
         if only_check:
             return 0
@@ -112,17 +112,6 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
         if datasets and (named := datasets.name_unreadable(error)):
             raise named from error
         raise
-
-
-def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
-    """Writes flags as `--name=value`, also of words that are no flags."""
-    name = config_class.BARE_WORD
-    if name and words and not words[0].startswith("-"):
-        words = [f"--{name}", *words]
-    words = flags.joined(words)
-    if config_class.OTHERS:
-        words = flags.with_others(config_class, words)
-    return words
 
 
 def _configure_logging(verbosity: str) -> None:

@@ -18,11 +18,10 @@ from tf_contrastive.base import errors, installation
 from tf_contrastive.config import checks, fields, own
 from tf_contrastive.config.fields import Command, Option
 
-_OWN_MODULES = f"--{own.ARGUMENT}"
-_COMMON_HELP = f"""\
+_COMMON_HELP = """\
   --flagfile: read flags from a file, one per line, quoted as in a shell; lines
     that start with # are comments
-  {_OWN_MODULES}: allow a run to import these modules (MODULE,MODULE), which its
+  --own_modules: allow a run to import these modules (MODULE,MODULE), which its
     files name (module:name); those of this command line are allowed already"""
 
 # How the text of a run's options starts. The format's number increases with a
@@ -155,11 +154,38 @@ def _parsed(
     return {name: values[name] for name in values if values[name].present}
 
 
-def joined(words: Iterable[str]) -> list[str]:
-    """Writes each flag `--name value` of a command line as `--name=value`.
+def from_command_line(
+    config_class: type[Command], words: list[str]
+) -> list[str]:
+    """Returns the flags of a command line, each one word, `--name=value`.
 
-    `--compare A B` is `--compare=A,B`.
+    Those of other commands are the value of the option `OTHERS`. The parts of
+    the user's own that a command line names are allowed: in values, or by
+    `--own_modules`. Flagfiles, which may be somebody else's, allow none.
     """
+    if config_class.BARE_WORD and words and words[0][:1] != "-":
+        words = [f"--{config_class.BARE_WORD}", *words]
+    known = set(names(config_class))
+    flags, others = [], []
+    for word in _joined(words):
+        name, _, value = word.lstrip("-").partition("=")
+        is_known = name in known or name.removeprefix("no") in known
+        if config_class.OTHERS and not is_known:
+            others.append(word)
+        elif name == own.ARGUMENT:
+            own.allow(*checks.split_list(value))
+        else:
+            # The value of a flag, or of an option in it: --dataset=a:of=m:f.
+            if fields.module_of(part := word.rpartition("=")[2]):
+                own.allow(part)
+            flags.append(word)
+    if config_class.OTHERS:
+        flags.append(f"--{config_class.OTHERS}={shlex.join(others)}")
+    return flags
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Writes `--name value` as one word, and `--compare A B`, too."""
     flags: list[str] = []
     for word in words:
         flag = flags[-1] if flags else ""
@@ -170,35 +196,6 @@ def joined(words: Iterable[str]) -> list[str]:
         else:
             flags.append(word)
     return flags
-
-
-def with_others(config_class: type[Command], words: list[str]) -> list[str]:
-    """Returns words with those of other commands in the option `OTHERS`."""
-    known = set(names(config_class))
-    parts: dict[bool, list[str]] = {True: [], False: []}
-    for word in words:
-        name = word.lstrip("-").partition("=")[0]
-        parts[name in known or name.removeprefix("no") in known].append(word)
-    return [*parts[True], f"--{config_class.OTHERS}={shlex.join(parts[False])}"]
-
-
-def allow_own_modules(words: Iterable[str]) -> list[str]:
-    """Allows the parts that a command line names; returns the other words.
-
-    They are in `--own_modules=MODULE,...`, or values `module:name`. Flagfiles,
-    which may be somebody else's, allow none.
-    """
-    rest = []
-    for word in words:
-        name, _, value = word.partition("=")
-        if name == _OWN_MODULES:
-            own.allow(*checks.split_list(value))
-            continue
-        # The value of a flag, or of an option in it: --dataset=pack:of=m:f.
-        if fields.module_of(part := word.rpartition("=")[2]):
-            own.allow(part)
-        rest.append(word)
-    return rest
 
 
 # ---- Flagfiles ---------------------------------------------------------------

@@ -238,7 +238,7 @@ def _axes(
 def _parsed(kind: type[Command], words: Sequence[str], title: str) -> Any:
     """Returns the valid options of a command; see `_named` for its errors."""
     with _named(kind, title):
-        config = flags.parse(kind, flags.allow_own_modules([*words]))
+        config = flags.parse(kind, flags.from_command_line(kind, [*words]))
         config.validate()
     return config
 
