@@ -16,7 +16,6 @@ from tf_contrastive.config.dataset import (
 )
 from tf_contrastive.config.fields import argument, option
 
-CACHES = ("auto", "memory", "none")
 SAMPLERS = ("shuffle", "class_balanced")
 
 # Side of views in pixels, for images of several shapes.
@@ -201,7 +200,7 @@ class Data:
         "auto",
         "what to keep in memory; auto: decoded images of one shape, up to 1"
         " GiB; memory: no limit, and images of several shapes encoded",
-        choices=CACHES,
+        choices=("auto", "memory", "none"),
         family="data_options",
     )
     extra_channels: int | None = option(

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +19,6 @@ from tf_contrastive.config.data import (
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS, ChannelStatistics
 from tf_contrastive.config.fields import argument, module_of, option
 
-STEMS = ("auto", "imagenet", "cifar")
 # Stem `auto` is cifar (3x3/1, no pooling) up to this image side: imagenet would
 # cost accuracy below it, cifar would cost memory above it.
 CIFAR_STEM_MAX_SIDE = 64
@@ -120,7 +119,7 @@ class ResNet(EncoderDeclaration):
         "auto",
         "first layers (resnet): cifar (3x3, no pooling) or imagenet (7x7/2,"
         f" pooling); auto: cifar up to {CIFAR_STEM_MAX_SIDE} pixels",
-        choices=STEMS,
+        choices=("auto", "imagenet", "cifar"),
     )
     pool_padding: str = option(
         "same",
@@ -359,18 +358,13 @@ def own_encoder(name: str) -> type[OwnEncoder]:
     return own.declare(name, OwnEncoder, options)
 
 
-def by_network(families: Iterable[type[EncoderDeclaration]]) -> dict[str, Any]:
-    """Returns the name of an encoder -> its family, of declarations or not."""
-    return {
-        family.prefix + network: family
-        for family in families
-        for network in family.networks
-    }
-
-
-ENCODERS: dict[str, type[EncoderDeclaration]] = by_network(
-    [ResNet, ConvNet, ViT, Keras, KerasCV]
-)
+_FAMILIES: tuple[Any, ...] = (ResNet, ConvNet, ViT, Keras, KerasCV)
+# The name of an encoder -> its family.
+ENCODERS: dict[str, type[EncoderDeclaration]] = {
+    family.prefix + network: family
+    for family in _FAMILIES
+    for network in family.networks
+}
 # Short, for help and errors: names, and libraries' prefixes.
 _NAMES = [name for name in ENCODERS if ":" not in name]
 _FORMS = [*_NAMES, f"{Keras.prefix}NAME", f"{KerasCV.prefix}NAME"]

@@ -49,17 +49,12 @@ class Probe:
     )
 
 
-def linear_batch_size(default: int) -> Any:
-    """The option of the images that the classifier learns from per step."""
-    return option(default, "images per step, at most all", minimum=1)
-
-
 @dataclasses.dataclass(frozen=True)
 class LinearSchedule(StageSchedule):
     """The schedule of the linear stage."""
 
     epochs: int = option(0, "epochs; 0: no linear stage")
-    batch_size: int = linear_batch_size(256)
+    batch_size: int = option(256, "images per step, at most all", minimum=1)
     warmup_epochs: float | None = option(
         0.0, "epochs of linear warm-up; auto: 10, at most a tenth of all epochs"
     )

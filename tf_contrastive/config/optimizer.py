@@ -14,10 +14,6 @@ def _momentum() -> Any:
     return option(0.9, "decay rate of the velocity", maximum=0.9999)
 
 
-def _epsilon(default: float) -> Any:
-    return argument(default, above=0.0)
-
-
 def _weight_decay(default: float) -> Any:
     return option(
         default,
@@ -89,7 +85,7 @@ class RMSProp(OptimizerDeclaration):
 
     momentum: float = _momentum()
     rho: float = argument(0.9, maximum=0.999999)
-    epsilon: float = _epsilon(1.0)
+    epsilon: float = argument(1.0, above=0.0)
 
 
 class Adam(OptimizerDeclaration):
@@ -102,7 +98,7 @@ class Adam(OptimizerDeclaration):
 
     beta_1: float = argument(0.9, maximum=0.999999)
     beta_2: float = argument(0.999, maximum=0.999999)
-    epsilon: float = _epsilon(1e-8)
+    epsilon: float = argument(1e-8, above=0.0)
 
 
 class AdamW(Adam):

@@ -16,7 +16,6 @@ from tf_contrastive.config.linear import (
     LinearSchedule,
     LinearStage,
     linear_augmentation,
-    linear_batch_size,
 )
 from tf_contrastive.config.transfer import METHODS, SUITES
 from tf_contrastive.config.views import augmentation_name
@@ -120,7 +119,7 @@ class LinearProtocolSchedule(LinearSchedule):
     """The schedule of the linear protocol."""
 
     epochs: int = option(90, "epochs to train", minimum=1)
-    batch_size: int = linear_batch_size(4096)
+    batch_size: int = option(4096, "images per step, at most all", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import matching, plain_path
 from tf_contrastive.config.fields import argument, option
 
-STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
 # Compute capability of GPUs -> precision that their tensor cores have.
 _GPU_PRECISIONS = {(8, 0): "mixed_bfloat16", (7, 0): "mixed_float16"}
@@ -37,7 +36,7 @@ class Devices:
     strategy: str = _setting(
         "auto",
         "tf.distribute strategy; auto: chosen by the available devices",
-        choices=STRATEGIES,
+        choices=("auto", "default", "mirrored", "multiworker", "tpu"),
     )
     virtual_devices: int = _setting(
         0,
