@@ -205,6 +205,10 @@ def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
         parsed = flags.parse(Pretrain, words)
         assert parsed.schedule.epochs == 3
         assert parsed.schedule.batch_size == 16
+    # A recipe of the package is found from everywhere.
+    own.write_text("--flagfile=configs/supcon_cifar10.flags\n")
+    words = ["--flagfile=../configs/own.flags", "--workdir=w"]
+    assert flags.parse(Pretrain, words).loss.label == "supcon"
 
 
 # What people write in a flagfile -> its flags.

@@ -209,21 +209,21 @@ def inlined(words: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
     """
     result: list[str] = []
     for word in words:
-        name, _, path = word.partition("=")
+        name, _, written = word.partition("=")
         if name not in ("--flagfile", "-flagfile"):
             result.append(word)
             continue
         folder = os.path.dirname(within[-1]) if within else ""
-        path = os.path.join(folder, os.path.expanduser(path))
-        path = os.path.normpath(path)
+        path = os.path.join(folder, os.path.expanduser(written))
         if not os.path.exists(path):
-            path = packaged_flagfile(path) or path
+            path = packaged_flagfile(written) or path
+        path = os.path.normpath(path)
         if path in within:
             raise errors.UserError(f"--flagfile={path} includes itself")
         try:
             # Editors may write a mark before the text: "utf-8-sig".
             with open(path, encoding="utf-8-sig") as file:
-                given = flags_in(file.read(_MAX_FLAGFILE))
+                lines = flags_in(file.read(_MAX_FLAGFILE))
                 if file.read(1):
                     raise ValueError(f"more than {_MAX_FLAGFILE} characters")
         except (OSError, ValueError) as error:
@@ -232,7 +232,7 @@ def inlined(words: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
                 f"--flagfile={path} cannot be read ({reason}): use a text file"
                 " with one flag per line, --name=value"
             ) from error
-        result += inlined(given, (*within, path))
+        result += inlined(lines, (*within, path))
     return result
 
 
