@@ -168,11 +168,12 @@ def from_command_line(
     known = set(names(config_class))
     flags, others = [], []
     for word in _joined(words):
-        name, _, value = word.lstrip("-").partition("=")
+        flag, _, value = word.partition("=")
+        name = flag.lstrip("-")
         is_known = name in known or name.removeprefix("no") in known
         if config_class.OTHERS and not is_known:
             others.append(word)
-        elif name == own.ARGUMENT:
+        elif flag == f"--{own.ARGUMENT}":
             own.allow(*checks.split_list(value))
         else:
             # The value of a flag, or of an option in it: --dataset=a:of=m:f.
