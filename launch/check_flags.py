@@ -8,7 +8,7 @@ or a part of one's own (module:name), nothing is checked.
 
 import sys
 
-from tf_contrastive import __main__, flags
+from tf_contrastive import __main__
 from tf_contrastive.base import files
 from tf_contrastive.config import fields
 
@@ -17,7 +17,7 @@ def is_elsewhere(word: str) -> bool:
     """Whether a flag names a file or module that the job's machine may have."""
     name, _, value = word.partition("=")
     if name.lstrip("-") == "flagfile":
-        return not (files.exists(value) or flags.packaged_flagfile(value))
+        return not (files.exists(value) or files.packaged_flagfile(value))
     return bool(fields.module_of(value.rpartition("=")[2]))
 
 

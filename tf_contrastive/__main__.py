@@ -29,7 +29,7 @@ from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.commands.quickstart import Quickstart
 from tf_contrastive.commands.serve import Serve
 from tf_contrastive.commands.sweep import Sweep
-from tf_contrastive.config.fields import Command
+from tf_contrastive.config.command import Command
 
 # Command -> options, whose docstring describes the command.
 COMMANDS: dict[str, type[Command]] = {

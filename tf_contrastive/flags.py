@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
-from tf_contrastive.base import errors, installation
+from tf_contrastive.base import errors, files, installation
 from tf_contrastive.config import checks, fields, own
-from tf_contrastive.config.fields import Command, Option
+from tf_contrastive.config.command import Command
+from tf_contrastive.config.fields import Option
 
 _COMMON_HELP = """\
   --flagfile: read flags from a file, one per line, quoted as in a shell; lines
@@ -116,8 +117,7 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
                 known = [key for family, key in keys if family == name]
                 raise errors.unknown(f"option in --{name}", key, known)
             given[option] = text
-    given = config_class.presets(given) | given
-    return fields.replace(config_class(), **given)
+    return fields.replace(config_class(), **config_class.presets(given) | given)
 
 
 def _parsed(
@@ -163,8 +163,6 @@ def from_command_line(
     the user's own that a command line names are allowed: in values, or by
     `--own_modules`. Flagfiles, which may be somebody else's, allow none.
     """
-    if config_class.BARE_WORD and words and words[0][:1] != "-":
-        words = [f"--{config_class.BARE_WORD}", *words]
     known = set(names(config_class))
     flags, others = [], []
     for word in _joined(words):
@@ -217,7 +215,7 @@ def inlined(words: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
         folder = os.path.dirname(within[-1]) if within else ""
         path = os.path.join(folder, os.path.expanduser(written))
         if not os.path.exists(path):
-            path = packaged_flagfile(written) or path
+            path = files.packaged_flagfile(written) or path
         path = os.path.normpath(path)
         if path in within:
             raise errors.UserError(f"--flagfile={path} includes itself")
@@ -235,17 +233,6 @@ def inlined(words: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
             ) from error
         result += inlined(lines, (*within, path))
     return result
-
-
-def packaged_flagfile(path: str) -> str | None:
-    """Returns the file configs/[shared/]NAME.flags of this package."""
-    folder, name = os.path.split(path)
-    # In a wheel they are in the package, in a clone beside it.
-    for top in ("tf_contrastive", ""):
-        file = os.path.join(installation.ROOT, top, folder, name)
-        if folder in ("configs", "configs/shared") and os.path.exists(file):
-            return file
-    return None
 
 
 def flags_in(text: str) -> list[str]:
@@ -321,27 +308,24 @@ def write(config: Command) -> str:
     lines = []
     for group, members in itertools.groupby(options, lambda o: o.group):
         lines.append(f"# {group}")
-        shared: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         for option in members:
             text = fields.written(option.value)
             if not option.family:
-                lines.append(_line(option.name, text))
+                values[option.name] = [text]
             elif option.value is not None:
-                pairs = shared.setdefault(option.family, [])
+                pairs = values.setdefault(option.family, [])
                 pairs.append(f"{option.key}={text}")
-        lines += [_line(n, ",".join(p)) for n, p in shared.items()]
+        for name, texts in values.items():
+            value = ",".join(texts)
+            lines.append(f"--{name}={shlex.quote(value) if value else ''}")
     return "\n".join(lines) + "\n"
-
-
-def _line(name: str, value: str) -> str:
-    return f"--{name}={shlex.quote(value) if value else ''}"
 
 
 def record(config: Command) -> str:
     """Returns a run's `config.flags`: two lines show that it is whole."""
     text = write(config)
-    first = f"{_FORMAT}{installation.VERSION}"
-    return f"{first}\n{text}{_last_line(text)}\n"
+    return f"{_FORMAT}{installation.VERSION}\n{text}{_last_line(text)}\n"
 
 
 def _last_line(text: str) -> str:

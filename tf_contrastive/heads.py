@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.base import errors
+from tf_contrastive.base import callables, errors
 from tf_contrastive.config import components, fields, own
 from tf_contrastive.config import projection as declared
 from tf_contrastive.distribution import do_not_convert_self, own_network
@@ -197,7 +197,7 @@ class OwnHead(tf.keras.Model):
         **options: Any,
     ) -> None:
         super().__init__(name="projection")
-        own.options_of(part, (), options, "projection")
+        callables.options_of(part, (), options, "projection")
         # Not an attribute, whose weights Keras would count as the head's.
         self._part, self._part_options = (lambda: part), options
         self._synchronized, self._normalizes = synchronized, normalize_input
@@ -206,7 +206,7 @@ class OwnHead(tf.keras.Model):
         """Creates the layer for features [N, D]."""
         features = tf.keras.Input(tf.TensorShape(input_shape)[1:])
         self._network, projections = own_network.apply(
-            f"projection {own.name_of(self._part())}",
+            f"projection {callables.name_of(self._part())}",
             self._part(),
             self._part_options,
             features,
@@ -214,8 +214,8 @@ class OwnHead(tf.keras.Model):
         )
         if projections.shape.rank != 2:
             raise errors.UserError(
-                f"projection {own.name_of(self._part())} returns projections of"
-                f" shape {projections.shape}: must be [N, P]"
+                f"projection {callables.name_of(self._part())} returns"
+                f" projections of shape {projections.shape}: must be [N, P]"
             )
         self.built = True
 

@@ -399,7 +399,7 @@ def prepare(
     read = {"the training split": source.content}
     if splits.test:
         read["the test split"] = splits.test.content
-    distribution.check_same(strategy, fields.common(run), read)
+    distribution.check_same(strategy, run.shared_options(), read)
     prepared = PreparedRun(run, strategy, machine, source, test=splits.test)
     if splits.validation is None:
         return prepared

@@ -18,8 +18,8 @@ import tensorflow as tf
 from lab.claims import definitions, measures, selection, verdicts
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files, processes, terminal
+from tf_contrastive.config.command import Command
 from tf_contrastive.config.evaluate import Scoring
-from tf_contrastive.config.fields import Command
 from tf_contrastive.config.pretrain import Pretrain
 
 RESULT_FILE = "result.json"

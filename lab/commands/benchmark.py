@@ -9,7 +9,8 @@ from lab.benchmarks.options import BENCHMARKS, Common
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import fields
-from tf_contrastive.config.fields import Command, Terminal, group, option
+from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.fields import group, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Benchmarking:
         "",
         f"benchmark to run, one of {', '.join(BENCHMARKS)}; may be the word"
         " after the command",
-        choices=("", *BENCHMARKS),
+        choices=BENCHMARKS,
     )
     output: str = option(
         "", "JSON file to write; empty: benchmark_<benchmark>.json"
@@ -47,7 +48,6 @@ class Benchmark(Command):
         "output",
         "verbosity",
     )
-    BARE_WORD: ClassVar = "benchmark"
 
     @property
     def name(self) -> str:

@@ -7,7 +7,8 @@ from lab.claims import definitions
 from tf_contrastive.base import terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import plain_path
-from tf_contrastive.config.fields import Command, Terminal, group, option
+from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.fields import group, option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,14 +30,13 @@ _WITHOUT_TENSORFLOW = """
 import contextlib, io, json, sys
 import tf_contrastive  # It looks for TensorFlow, and does not import it.
 sys.modules["tensorflow"] = None
-from lab.__main__ import COMMANDS
-from tf_contrastive import __main__
+from lab.__main__ import main
 outcomes = []
 for words in json.load(sys.stdin):
     sys.argv = ["lab", *words]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = __main__.main("lab", COMMANDS)
+        status = main()
     outcomes.append([status, out.getvalue(), err.getvalue()])
 json.dump(outcomes, sys.stdout)
 """

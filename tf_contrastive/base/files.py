@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tf_contrastive.base import errors
+from tf_contrastive.base import errors, installation
 
 ADVICE = "choose a folder that can be written"
 # Bytes of a file that is read as a whole; one with holes may be huge.
@@ -248,6 +248,17 @@ def read(path: str, max_bytes: int = MAX_BYTES) -> bytes:
         )
     with _open(path, "rb") as file:
         return file.read()
+
+
+def packaged_flagfile(path: str) -> str | None:
+    """Returns the file configs/[shared/]NAME.flags of this package."""
+    folder, name = os.path.split(path)
+    # In a wheel they are in the package, in a clone beside it.
+    for top in ("tf_contrastive", ""):
+        file = os.path.join(installation.ROOT, top, folder, name)
+        if folder in ("configs", "configs/shared") and os.path.exists(file):
+            return file
+    return None
 
 
 def read_json(

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import arg
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset import (
     DATASETS,
@@ -12,7 +13,7 @@ from tf_contrastive.config.dataset import (
     WithOptions,
     dataset_name,
 )
-from tf_contrastive.config.fields import Command, Terminal, group, option
+from tf_contrastive.config.fields import group, option
 
 # Seconds for reading labels from files.
 _LABELS = 10.0

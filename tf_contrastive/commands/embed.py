@@ -10,6 +10,7 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import dataset
 from tf_contrastive.config.checks import check_encoder
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import (
     Reading,
     check_encoder_channels,
@@ -17,7 +18,7 @@ from tf_contrastive.config.data import (
 )
 from tf_contrastive.config.dataset import AtPath
 from tf_contrastive.config.embed import Embedding
-from tf_contrastive.config.fields import Command, Terminal, group
+from tf_contrastive.config.fields import group
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,8 @@
 import dataclasses
 
 from tf_contrastive.base import terminal
-from tf_contrastive.config.fields import Command, Terminal, group
+from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.fields import group
 
 _HEADINGS = (
     *("name", "dataset", "loss", "encoder"),

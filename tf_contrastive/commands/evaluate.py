@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import DivergedError, UserError, arg
 from tf_contrastive.config.checks import check_encoder
+from tf_contrastive.config.command import Terminal
 from tf_contrastive.config.evaluate import Evaluation, Scoring
-from tf_contrastive.config.fields import Terminal, group
+from tf_contrastive.config.fields import group
 from tf_contrastive.config.runtime import Devices
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import check_encoder
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import Reading, inherited
 from tf_contrastive.config.explore import Exploration
-from tf_contrastive.config.fields import Command, Terminal, group
+from tf_contrastive.config.fields import group
 
 if TYPE_CHECKING:
     from tf_contrastive import datasets

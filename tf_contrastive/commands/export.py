@@ -5,8 +5,9 @@ import os
 from typing import ClassVar
 
 from tf_contrastive.base import terminal
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.export import Exporting
-from tf_contrastive.config.fields import Command, Terminal, group
+from tf_contrastive.config.fields import group
 
 _TEXT = """\
 exported: {path}

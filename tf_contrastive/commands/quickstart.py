@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from tf_contrastive.base import errors, files, processes, terminal
-from tf_contrastive.config.fields import Command, Terminal, group, option
-from tf_contrastive.flags import packaged_flagfile
+from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.fields import group, option
 
 _FLAGFILE = "configs/quickstart.flags"
 # Run -> (loss, title in the table).
@@ -67,7 +67,7 @@ def _train(folder: Path, name: str, loss: str, start: float) -> None:
     """Trains, evaluates and exports one of the runs."""
     workdir = folder / name
     log = folder / "log.txt"
-    flagfile = packaged_flagfile(_FLAGFILE) or _FLAGFILE
+    flagfile = files.packaged_flagfile(_FLAGFILE) or _FLAGFILE
 
     def step(title: str, *words: str) -> None:
         spent = time.monotonic() - start

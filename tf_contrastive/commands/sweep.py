@@ -19,13 +19,8 @@ from tf_contrastive.commands import pretrain
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import checks, fields, own
-from tf_contrastive.config.fields import (
-    Command,
-    Option,
-    Terminal,
-    group,
-    option,
-)
+from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.fields import Option, group, option
 
 # In a run's folder, and in the sweep's.
 RECORD, TABLE = "sweep_run.json", "sweep.json"

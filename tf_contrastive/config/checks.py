@@ -67,6 +67,15 @@ def check_float32(values: Mapping[str, Any]) -> None:
             raise UserError(f"{arg(name, value)}: must be a number {FLOAT32}")
 
 
+def text(value: str) -> str | None:
+    """Checks a text: `config.flags` has a line for each option, in UTF-8."""
+    if value.startswith("~"):
+        return "a path whose ~ is replaced by the folder of a user"
+    if value.isprintable() and value == value.strip():
+        return None
+    return "printable text on one line, without spaces at its ends"
+
+
 def plain_path(value: str) -> str | None:
     """Checks a folder of checkpoints for characters of patterns.
 

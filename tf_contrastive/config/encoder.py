@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
@@ -354,7 +355,7 @@ class OwnEncoder(EncoderDeclaration):
 def own_encoder(name: str) -> type[OwnEncoder]:
     """Returns the declaration of an encoder of your own, `module:name`."""
     part = own.load("encoder", name, PREFIXES)
-    options = own.options_of(part, OWN_INPUTS, kind="encoder")
+    options = callables.options_of(part, OWN_INPUTS, kind="encoder")
     return own.declare(name, OwnEncoder, options)
 
 

@@ -4,15 +4,10 @@ import dataclasses
 from typing import Any, TypeVar
 
 from tf_contrastive.base.errors import arg
+from tf_contrastive.config.command import Command
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
-from tf_contrastive.config.fields import (
-    Command,
-    argument,
-    group,
-    option,
-    replace,
-)
+from tf_contrastive.config.fields import argument, group, option, replace
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.protocols import (
     PROTOCOLS,

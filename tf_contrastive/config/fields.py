@@ -11,7 +11,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from types import NoneType
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tf_contrastive.base.errors import UserError, arg, unknown
 from tf_contrastive.config import checks
@@ -186,15 +186,6 @@ def written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def common(config: Any) -> dict[str, str]:
-    """Returns the options of a command that all workers must share, by name."""
-    return {
-        option.name: written(option.value)
-        for option in options(config)
-        if not option.field.metadata["per_host"]
-    }
-
-
 def validate_fields(config: Any) -> None:
     """Raises `UserError` for the first option whose value is not allowed."""
     for option in options(config):
@@ -277,52 +268,5 @@ def _problem(field: dataclasses.Field, value: Any) -> str | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        if value.startswith("~"):
-            return "a path whose ~ is replaced by the folder of a user"
-        # `config.flags` has a line for each option, and is UTF-8.
-        if value.isprintable() and value == value.strip():
-            return None
-        return "printable text on one line, without spaces at its ends"
+        return checks.text(value)
     return checks.bounds(value, about, value_type(field) is float)
-
-
-@dataclasses.dataclass(frozen=True)
-class Terminal:
-    """Output on stderr."""
-
-    verbosity: str = option(
-        "normal",
-        "output on stderr; quiet: warnings and errors; normal: also progress;"
-        " debug: also the logs of TensorFlow and other libraries",
-        choices=("quiet", "normal", "debug"),
-        identity=False,
-        per_host=True,
-    )
-
-
-class Command:
-    """Base of a command's options: a frozen dataclass of groups."""
-
-    # Options that `--help` shows; `--helpfull` shows all. Empty: all.
-    COMMON: ClassVar[tuple[str, ...]] = ()
-    # Option that a bare word after the command sets.
-    BARE_WORD: ClassVar[str] = ""
-    # Option that takes all flags that are not of this command.
-    OTHERS: ClassVar[str] = ""
-    # Whether only the first of a cluster's processes runs it.
-    IS_OF_ONE: ClassVar[bool] = False
-
-    terminal: Terminal
-
-    @classmethod
-    def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options that others among the given ones set."""
-        return {}
-
-    def validate(self) -> None:
-        """Raises `UserError` for values, or pairs of them, that cannot work."""
-        validate_fields(self)
-        self._check()
-
-    def _check(self) -> None:
-        """Raises `UserError` for values that do not go together."""

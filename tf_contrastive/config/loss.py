@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, Family, by_name
@@ -430,7 +431,7 @@ def wrong_form(part: Any, why: str = "") -> UserError:
     """Returns the error for something that is no loss."""
     part = getattr(part, "__self__", part)  # Of a method.
     return UserError(
-        f"loss {own.name_of(part)} is of the wrong form{why}: must be a"
+        f"loss {callables.name_of(part)} is of the wrong form{why}: must be a"
         " function (projections, labels) -> loss, a Keras layer of these, or of"
         " a subclass of losses.ContrastiveLoss with a method call(projections,"
         " labels)"
@@ -448,7 +449,7 @@ def function_inputs(function: Callable[..., Any]) -> dict[str, Any]:
     """
     if isinstance(function, type) or not callable(function):
         raise wrong_form(function)
-    parameters = own.parameters(function).values()
+    parameters = callables.parameters(function).values()
     if any(p.name in ("y_true", "y_pred") for p in parameters):
         # Its first argument would be the projections.
         raise wrong_form(function, ", as it takes (y_true, y_pred)")
@@ -476,7 +477,7 @@ def own_loss(name: str) -> type[LossDeclaration]:
     else:
         traits = function_inputs(part)
         inputs = traits.pop("inputs")
-    options = own.options_of(part, inputs)
+    options = callables.options_of(part, inputs)
     return own.declare(name, LossDeclaration, options, **traits)
 
 

@@ -6,6 +6,7 @@ import math
 import psutil
 
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, Data, Reading
 from tf_contrastive.config.encoder import (
     ENCODER,
@@ -13,7 +14,7 @@ from tf_contrastive.config.encoder import (
     EncoderSetup,
     resolve_setup,
 )
-from tf_contrastive.config.fields import Command, Terminal, group
+from tf_contrastive.config.fields import group
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS,

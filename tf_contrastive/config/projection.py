@@ -2,6 +2,7 @@
 
 import functools
 
+from tf_contrastive.base import callables
 from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import option
@@ -74,7 +75,7 @@ class MLP(Linear):
 def own_head(name: str) -> type[HeadDeclaration]:
     """Returns the declaration of a head of your own, `module:name`."""
     part = own.load("projection", name)
-    options = own.options_of(part, kind="projection")
+    options = callables.options_of(part, kind="projection")
     return own.declare(name, HeadDeclaration, options)
 
 

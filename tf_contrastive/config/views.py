@@ -5,6 +5,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
@@ -215,15 +216,15 @@ class OwnViews(Crop):
 
 def own_options(part: Any, given: Iterable[str] = ()) -> dict[str, Any]:
     """Returns the options of views of your own, and refuses anything else."""
-    if own.is_layer(part):
-        return own.options_of(part, (), given)
-    image = next(iter(own.parameters(part)), "") if callable(part) else ""
-    options = own.options_of(part, [image, "seed"], given, "augmentation")
+    if callables.is_layer(part):
+        return callables.options_of(part, (), given)
+    image = next(iter(callables.parameters(part)), "") if callable(part) else ""
+    options = callables.options_of(part, [image, "seed"], given, "augmentation")
     taken = {"image_size", "part", *OwnViews.defaults()} & options.keys()
     if not image or isinstance(part, type) or taken:
         raise UserError(
-            f"augmentation {own.name_of(part)} is of the wrong form: must be a"
-            " function image -> view, or a Keras layer of images"
+            f"augmentation {callables.name_of(part)} is of the wrong form: must"
+            " be a function image -> view, or a Keras layer of images"
             + f", without a parameter {min(taken, default='')}"
             * bool(taken)
         )

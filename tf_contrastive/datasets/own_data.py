@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import callables, errors, terminal
 from tf_contrastive.config import own
 from tf_contrastive.config.dataset import DATASETS, Own
 from tf_contrastive.datasets import remembered, split_spec
@@ -181,14 +181,14 @@ def own_data(name: str, options: Own, split: str, access: Access) -> Source:
     part = own.load("dataset", options.part, DATASETS)
     base = split_spec.parse(split)[0]
     is_function = callable(part)
-    by_split = is_function and own.takes(part, "split")
+    by_split = is_function and callables.takes(part, "split")
     if not by_split:
         split_spec.only_train(
             name, split, "give its function a parameter `split` for more"
         )
     data = part
     if is_function:
-        own.options_of(part, ["split"])  # Others must have defaults.
+        callables.options_of(part, ["split"])  # Others must have defaults.
         data = part(split=base) if by_split else part()
     source = _source(name, data, split, access.reading.admits_unlabelled)
     if source.files is None and source.digests is None:

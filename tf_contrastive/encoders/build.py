@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import callables, errors, terminal
 from tf_contrastive.config import components, own
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
@@ -22,14 +22,14 @@ class OwnEncoder(declared.OwnEncoder):
     """A Keras model of your own, or a function of options that returns one."""
 
     def __init__(self, part: Any, options: dict[str, Any]) -> None:
-        own.options_of(part, declared.OWN_INPUTS, options, "encoder")
+        callables.options_of(part, declared.OWN_INPUTS, options, "encoder")
         self._part, self._options = part, options
-        super().__init__(network=own.name_of(part))
+        super().__init__(network=callables.name_of(part))
 
     def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
         """Maps standardised [N, H, W, K] to features [N, D], or 4-D maps."""
         options = dict(self._options)
-        if own.takes(self._part, "image_shape"):
+        if callables.takes(self._part, "image_shape"):
             options["image_shape"] = tuple(images.shape[1:])
         _, x = own_network.apply(
             f"encoder {self.network}", self._part, options, images, synchronized
@@ -104,7 +104,7 @@ def build(
     last = tf.keras.layers.Activation("linear", **features)
     if x.shape.rank == 4:
         last = tf.keras.layers.GlobalAveragePooling2D(**features)
-    label = name if isinstance(name, str) else own.name_of(name)
+    label = name if isinstance(name, str) else callables.name_of(name)
     label = re.sub(r"\W", "_", label).strip("_") or "encoder"
     model = tf.keras.Model(images, last(x), name=label)
     kind = tf.keras.layers.Rescaling

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, distribution
 from tf_contrastive.base import errors, terminal
-from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data as DataOptions
 from tf_contrastive.config.data import Reading, check_pod, inherited
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
@@ -63,7 +62,7 @@ def score(setting: Setting, run: checkpoints.Run | None) -> None:
     """
     distribution.check_same(
         setting.strategy,
-        fields.common(setting.options),
+        setting.options.shared_options(),
         {
             "the training split": setting.data.train.content,
             "the test split": setting.data.test.content,

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.base import callables
 from tf_contrastive.config import loss as declared
-from tf_contrastive.config import own
 from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.losses.base import (
     ContrastiveLoss,
@@ -74,7 +74,7 @@ class FunctionLoss(ContrastiveLoss):
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         takes = declared.function_inputs(function)
-        own.options_of(function, takes["inputs"], options)
+        callables.options_of(function, takes["inputs"], options)
         self.function, self.options = function, options
         self.needs_labels = takes["needs_labels"]
         self._inputs = takes["inputs"]
@@ -94,7 +94,7 @@ class FunctionLoss(ContrastiveLoss):
 
     @property
     def _title(self) -> str:
-        return own.name_of(self.function)
+        return callables.name_of(self.function)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the function and its options."""
@@ -112,7 +112,7 @@ class FunctionLoss(ContrastiveLoss):
 def of_part(part: Any, **options: Any) -> ContrastiveLoss:
     """Makes a loss of a function, or of a subclass of `ContrastiveLoss`."""
     if isinstance(part, type) and issubclass(part, ContrastiveLoss):
-        own.options_of(part, (), options)
+        callables.options_of(part, (), options)
         return part(**options)
     return FunctionLoss(part, **options)
 

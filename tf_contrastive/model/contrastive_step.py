@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.base import errors
-from tf_contrastive.config import own
+from tf_contrastive.base import callables, errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import synchronize
@@ -518,12 +517,12 @@ def _check_networks(encoder: Any, projection_head: Any) -> None:
     ):
         found = f", and is {shapes[0]} -> {shapes[1]}" if shapes else ""
         raise errors.UserError(
-            f"encoder {own.name_of(encoder)} must be a Keras model of a known"
-            f" shape, images [N, H, W, K] -> features [N, D]{found}: use"
+            f"encoder {callables.name_of(encoder)} must be a Keras model of a"
+            f" known shape, images [N, H, W, K] -> features [N, D]{found}: use"
             " encoders.build(encoder, image_shape=(H, W, K))"
         )
     if not isinstance(projection_head, tf.keras.layers.Layer):
         raise errors.UserError(
-            f"projection_head {own.name_of(projection_head)} must be a Keras"
-            " layer: use heads.build(projection_head)"
+            f"projection_head {callables.name_of(projection_head)} must be a"
+            " Keras layer: use heads.build(projection_head)"
         )

@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.base import errors
-from tf_contrastive.config import own
+from tf_contrastive.base import callables, errors
 from tf_contrastive.views import prng
 
 # A uniform number is a multiple of 2**-24.
@@ -63,14 +62,14 @@ class OwnOperation:
         views = layer(pixels, **options)
         if getattr(self._part, "trainable_variables", None):
             raise errors.UserError(
-                f"augmentation {own.name_of(self._part)} has weights, which"
-                " nothing trains: make it a part of the encoder"
+                f"augmentation {callables.name_of(self._part)} has weights,"
+                " which nothing trains: make it a part of the encoder"
             )
         return views
 
     def _view(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         options = dict(self._options)
-        if own.takes(self._part, "seed"):
+        if callables.takes(self._part, "seed"):
             options["seed"] = seed
         function = distribution.with_autograph(self._part)
         for _ in range(2):  # A Keras layer draws its seed at its first call.
@@ -79,14 +78,14 @@ class OwnOperation:
             if tf.executing_eagerly() or _states() == before:
                 return self._checked(view, 0)
         raise errors.UserError(
-            f"augmentation {own.name_of(self._part)} draws numbers of Python or"
-            " NumPy, which are drawn once for all images: use"
+            f"augmentation {callables.name_of(self._part)} draws numbers of"
+            " Python or NumPy, which are drawn once for all images: use"
             " tf.random.stateless_uniform with its parameter `seed`"
         )
 
     def _checked(self, view: Any, first: int) -> tf.Tensor:
         """Returns views as float32 in [0, 1]; `first` is the rows' axis."""
-        side, name = self._side, own.name_of(self._part)
+        side, name = self._side, callables.name_of(self._part)
         form = (
             f"must be floats in [0, 1], or uint8, of shape [{side}, {side}, 3]"
         )

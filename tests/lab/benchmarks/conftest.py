@@ -3,8 +3,7 @@ import sys
 
 import pytest
 
-from lab.__main__ import COMMANDS
-from tf_contrastive import __main__
+from lab.__main__ import main
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def benchmark(tmp_path, monkeypatch):
         output = tmp_path / "output.json"
         words = ["benchmark", *words, f"--output={output}"]
         monkeypatch.setattr(sys, "argv", ["lab", *words])
-        status = __main__.main("lab", COMMANDS)
+        status = main()
         return status, json.loads(output.read_text())
 
     return run
