@@ -12,6 +12,7 @@ import processes
 import pytest
 
 from lab.__main__ import COMMANDS as LAB
+from lab.__main__ import main as lab_main
 from tf_contrastive import __main__, flags
 from tf_contrastive.commands.evaluate import Evaluate
 
@@ -27,7 +28,7 @@ _WITH_OTHER_NAMES = {"CHANGELOG.md", "docs/migrating.md"}
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _SCRIPT = re.compile(r"(?:\./)?(?:launch|tools)/(\w+)\b(.*)")
 # The package and the laboratory beside it.
-_COMMANDS = {"tf_contrastive": __main__.COMMANDS, "lab": LAB}
+_MAINS = {"tf_contrastive": __main__.main, "lab": lab_main}
 _MODULE = re.compile(r"python -m (tf_contrastive|lab) (.*)")
 
 of_each_document = pytest.mark.parametrize("name", _DOCUMENTS)
@@ -122,7 +123,7 @@ def test_command_lines_parse(name, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", [package, *words])
         with monkeypatch.context() as patch:
             patch.setattr(importlib, "import_module", import_module)
-            status = __main__.main(package, _COMMANDS[package])
+            status = _MAINS[package]()
         assert status == 0, (words, capsys.readouterr().err)
 
 

@@ -51,6 +51,9 @@ def test_features_that_are_no_numbers_leave_a_gap():
     assert np.isfinite(neighbors.bank).all()
     share, there = neighbors(features[[0, 2]], np.array([5, 7]))
     assert float(share) == float(there) == 1.0
+    # An empty slot is nobody's neighbor, though nearer than the others.
+    share, _ = neighbors(np.array([[-2, -1]], np.float32), np.array([7]))
+    assert float(share) == 1.0
 
 
 def test_more_than_it_holds_is_refused():

@@ -122,11 +122,10 @@ class OnlineNeighbors(tf.keras.layers.Layer):
         nearest = tf.gather(self.labels, tf.argmax(cosines, axis=1))
         labels = tf.cast(labels, tf.int64)
         hits = tf.cast(tf.equal(nearest, labels), tf.float32)
-        labelled = tf.cast(labels >= 0, tf.float32)
-        number = tf.reduce_sum(labelled)
+        number = tf.reduce_sum(tf.cast(labels >= 0, tf.float32))
         found = tf.reduce_any(self.labels >= 0) & (number > 0)
         return (
-            tf.reduce_sum(hits * labelled) / tf.maximum(number, 1.0),
+            tf.reduce_sum(hits) / tf.maximum(number, 1.0),
             tf.cast(found, tf.float32),
         )
 
