@@ -48,6 +48,8 @@ class ContrastiveLoss(declared.LossDeclaration):
         projections: tf.Tensor,
         labels: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
+        *,
+        small_views: int = 0,
     ) -> tf.Tensor:
         """Computes the loss over the global batch, float32 [].
 
@@ -55,12 +57,16 @@ class ContrastiveLoss(declared.LossDeclaration):
           projections: [B, V, P] of this replica, any floating dtype.
           labels: int [B] or multi-hot [B, C], if the loss uses them.
           seed: int32 [2]; used by losses that draw random numbers.
+          small_views: how many of the views, the last ones, are small; see
+            `AnchorLoss`. Other losses treat all views alike.
 
         Raises:
           ValueError: for missing or misshapen arguments.
         """
         projections = check_projections(projections)
-        return self._reduce(*self._anchor_losses(projections, labels, seed))
+        return self._reduce(
+            *self._anchor_losses(projections, labels, seed, small_views)
+        )
 
     @tf.autograph.experimental.do_not_convert
     def call(
@@ -87,14 +93,20 @@ class ContrastiveLoss(declared.LossDeclaration):
         )
 
     def per_anchor(
-        self, projections: tf.Tensor, labels: tf.Tensor | None = None
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
+        *,
+        small_views: int = 0,
     ) -> tf.Tensor:
         """Computes the unscaled loss of each local anchor, float32 [B, V].
 
         Views that are not anchors have 0. Arguments are those of a call.
         """
         projections = check_projections(projections)
-        losses, counted = self._anchor_losses(projections, labels, None)
+        losses, counted = self._anchor_losses(
+            projections, labels, None, small_views
+        )
         if counted.shape == []:
             raise TypeError(f"{type(self).__name__} has no loss for each view")
         values = losses if tf.is_tensor(losses) else losses.values()
@@ -119,11 +131,13 @@ class ContrastiveLoss(declared.LossDeclaration):
         projections: tf.Tensor,
         labels: tf.Tensor | None,
         seed: tf.Tensor | None,
+        small_views: int,
     ) -> tuple[Losses, tf.Tensor]:
         """Returns each anchor's loss; bool [A], which anchors are counted.
 
         Both are [] for a loss of the whole replica.
         """
+        del small_views
         if self.needs_labels or labels is not None:
             labels = check_labels(self._title, labels, projections)
         _, *others = declared.function_inputs(self.call)["inputs"]
@@ -180,6 +194,13 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
     Every loss over anchors has these options, and others have some of them.
     `temperature`, above 0, always divides similarities.
 
+    With `small_views` (multi-crop, Caron et al. 2020, section 2.3) the anchors
+    are all views of the global batch, and the candidates, which are an anchor's
+    positives and negatives, its large views. So every view is compared with
+    large ones, no view with small ones, and the loss is the mean over all
+    anchors. Where a loss asks for an anchor's own view (N-pairs), small view s
+    takes the place of large view s modulo their number.
+
     Args:
       normalize: whether projections are l2-normalised first; False: raw dot
         products.
@@ -198,13 +219,17 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
         projections: tf.Tensor,
         labels: tf.Tensor | None,
         seed: tf.Tensor | None,
+        small_views: int,
     ) -> tuple[Losses, tf.Tensor]:
         del seed
-        batch = self._gather(projections, labels)
+        batch = self._gather(projections, labels, small_views)
         return self._anchor_losses_of(batch), self._counted(batch)
 
     def _gather(
-        self, projections: tf.Tensor, labels: tf.Tensor | None
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None,
+        small_views: int,
     ) -> similarity.Batch:
         labels = self._checked_labels(labels, projections)
         return similarity.gather(
@@ -213,6 +238,7 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
             normalize=self.normalize,
             split=matrix_products.use_split(self.similarity_products),
             unlabelled=self.allows_unlabelled,
+            small_views=small_views,
         )
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> Losses:
@@ -243,10 +269,10 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
         options = self.block_size, batch.split
         if negatives == "all_views":
             return similarity.Rows(function, anchors, candidates, *options)
-        if batch.num_views != 2:
+        if batch.num_views + batch.small_views != 2:
             raise ValueError(
-                "negatives='other_view' compares two views, but the"
-                f" projections have {batch.num_views}: pass [B, 2, P]"
+                "negatives='other_view' compares two views, but the projections"
+                f" have {batch.num_views + batch.small_views}: pass [B, 2, P]"
             )
         pairs = [
             (anchors.of_view(view, 2), candidates.of_view(1 - view, 2))

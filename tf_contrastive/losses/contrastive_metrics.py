@@ -40,6 +40,7 @@ def contrastive_task(
     normalize: bool = True,
     block_size: int | None = None,
     max_anchors: int = MAX_ANCHORS,
+    small_views: int = 0,
 ) -> dict[str, tf.Tensor]:
     """Measures how well positives are distinguished in the global batch.
 
@@ -50,6 +51,7 @@ def contrastive_task(
       temperature, normalize: the loss's; None: NT-Xent's default.
       block_size: anchors compared at a time; None: automatic.
       max_anchors: of each replica, compared with the whole batch.
+      small_views: of the views, the last ones, which are anchors only.
 
     Returns:
       A float32 [] for every name of `NAMES`, the mean over the anchors of all
@@ -77,7 +79,9 @@ def contrastive_task(
         which is collapse (Chen and He 2020, figure 2, times sqrt(P)).
     """
     temperature = temperature or NTXent.temperature
-    batch = similarity.gather(projections, labels, normalize=normalize)
+    batch = similarity.gather(
+        projections, labels, normalize=normalize, small_views=small_views
+    )
     anchors = similarity.EmbeddingSet(*(x[:max_anchors] for x in batch.anchors))
     rows = similarity.scan(
         lambda block: _of_rows(block, temperature, batch.num_views),

@@ -30,8 +30,9 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
         projections: tf.Tensor,
         labels: tf.Tensor | None,
         seed: tf.Tensor | None,
+        small_views: int,
     ) -> tuple[base.Losses, tf.Tensor]:
-        del seed
+        del seed, small_views
         labels = self._checked_labels(labels, projections)
         views, classes = projections.shape[1:]
         rank = labels.shape.rank

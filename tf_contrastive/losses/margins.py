@@ -25,15 +25,23 @@ class _PositiveAgainstNegatives(base.AnchorLoss):
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:
         views = batch.num_views
 
+        # Small views have as many positives as there are large views.
+        offsets = range(1, views + min(batch.small_views, 1))
+
         def losses(block: Block) -> tf.Tensor:
             s, negatives = block.similarities, ~block.same_image
             losses = [tf.zeros_like(s[:, 0])]
-            for offset in range(1, views):
+            counts = [tf.zeros_like(s[:, 0])]
+            for offset in offsets:
                 view = (block.anchors.views[:, tf.newaxis] + offset) % views
                 same_view = block.candidates.views == view
-                positive = masked_sum(s, block.same_image & same_view)
-                losses.append(self._pair_losses(positive, s, negatives))
-            return tf.add_n(losses) / max(views - 1, 1)
+                mask = block.same_image & same_view & block.others
+                found = tf.reduce_any(mask, axis=-1)
+                positive = masked_sum(s, mask)
+                pairs = self._pair_losses(positive, s, negatives)
+                losses.append(tf.where(found, pairs, 0.0))
+                counts.append(tf.cast(found, tf.float32))
+            return tf.add_n(losses) / tf.maximum(tf.add_n(counts), 1.0)
 
         return self._rows(losses, batch, self.negatives)
 
@@ -163,5 +171,6 @@ class Triplet(declared.Triplet, base.AnchorLoss):
 
     def _counted(self, batch: Batch) -> tf.Tensor:
         positives = num_positives(batch)
-        others = tf.size(batch.candidates.image_ids) - 1
+        itself = tf.cast(batch.anchors.rows >= 0, tf.int32)
+        others = tf.size(batch.candidates.image_ids) - itself
         return (positives > 0) & (positives < tf.cast(others, tf.float32))

@@ -103,7 +103,7 @@ class NTXent(declared.NTXent, base.AnchorLoss):
         if self.beta:
             noise += tf.math.log(number) - log_sum(self.beta)
         if self.tau_plus:
-            count = max(batch.num_views - 1, 1)
+            count = tf.maximum(similarity.count(block.positives), 1.0)
             # Above 60 the difference below is negative, however small tau is.
             ratio = tf.exp(tf.minimum(signal - noise, 60.0)) / count
             left = 1.0 - self.tau_plus * number * ratio
@@ -144,15 +144,20 @@ class DecoupledNTXent(declared.DecoupledNTXent, base.AnchorLoss):
             ),
             batch,
         ).values()
-        embeddings, views = batch.anchors.embeddings, batch.num_views
+        embeddings, large = batch.anchors.embeddings, batch.num_views
+        views = large + batch.small_views
         z = tf.reshape(embeddings, [-1, views, embeddings.shape[-1]])
-        # Of a single view, which is not counted: itself.
-        others = [tf.roll(z, k, axis=1) for k in range(1, views)] or [z]
-        if self.alignment == "mean_square":
-            terms = [tf.reduce_mean((z - x) ** 2, axis=-1) for x in others]
-        else:
-            terms = [-tf.reduce_sum(z * x, axis=-1) for x in others]
-        alignment = tf.reshape(tf.add_n(terms) / len(terms), [-1])
+        terms = []
+        for number in range(large):
+            x = z[:, number : number + 1]
+            if self.alignment == "mean_square":
+                term = tf.reduce_mean((z - x) ** 2, axis=-1)
+            else:
+                term = -tf.reduce_sum(z * x, axis=-1)
+            terms.append(tf.where(tf.range(views) == number, 0.0, term))
+        # Of a single view, which is not counted: 0.
+        others = tf.maximum(similarity.num_positives(batch), 1.0)
+        alignment = tf.reshape(tf.add_n(terms), [-1]) / others
         return self.factor() * (alignment + self.weight * log_sums)
 
 

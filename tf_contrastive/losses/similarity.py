@@ -35,8 +35,11 @@ class EmbeddingSet(NamedTuple):
 
     embeddings: tf.Tensor  # float32 [n, P]
     image_ids: tf.Tensor  # int32 [n], position of the image in the global batch
-    views: tf.Tensor  # int32 [n], number of the image's view
-    rows: tf.Tensor  # int32 [n], position in the global batch
+    # Int32 [n], number of the image's view; a small one has that of the large
+    # view whose place it takes.
+    views: tf.Tensor
+    # Int32 [n], position among the candidates; -1 for a small view.
+    rows: tf.Tensor
     # Int32 [n], below 0 for an image without a label; or multi-hot float32
     # [n, C].
     classes: tf.Tensor
@@ -50,20 +53,22 @@ class Batch(NamedTuple):
     """The embeddings of this replica against those of all replicas.
 
     Row i * V + v is view v of image i; the global batch concatenates the
-    replicas.
+    replicas. Small views follow an image's large ones among the anchors, and
+    are not among the candidates.
     """
 
-    anchors: EmbeddingSet  # [B * V, ...]
+    anchors: EmbeddingSet  # [B * (V + S), ...]
     candidates: EmbeddingSet  # [G * V, ...]
     num_views: int  # V
     labelled: bool  # False: each image is a class
     normalized: bool
     split: bool = False  # products, see `matrix_products.matmul`
+    small_views: int = 0  # S
 
     def of_view(self, view: int) -> "Batch":
         """Returns the batch with the anchors of one view only."""
-        anchors = self.anchors.of_view(view, self.num_views)
-        return self._replace(anchors=anchors)
+        views = self.num_views + self.small_views
+        return self._replace(anchors=self.anchors.of_view(view, views))
 
     def bounded(self, temperature: float) -> bool:
         """Whether exp(logit) is safe without subtracting the maximum."""
@@ -94,6 +99,11 @@ class Block:
         """Bool [R, N], A(i): all but the anchor itself."""
         rows = self.anchors.rows[:, tf.newaxis]
         return tf.not_equal(rows, self.candidates.rows)
+
+    @functools.cached_property
+    def is_candidate(self) -> tf.Tensor:
+        """Bool [R]: the anchor is also a candidate, not a small view."""
+        return self.anchors.rows >= 0
 
     @functools.cached_property
     def same_class(self) -> tf.Tensor:
@@ -153,11 +163,12 @@ class Block:
         Candidates are all `views` of each image, or one, as `negatives` says.
         """
         columns = self.anchors.image_ids[:, tf.newaxis]
-        if negatives == "all_views":
-            view = self.anchors.views[:, tf.newaxis] + tf.range(1, views)
-            columns = views * columns + view % views
+        if negatives != "all_views":
+            return tf.gather(self.similarities, columns, batch_dims=1)[:, 0]
+        columns = views * columns + tf.range(views)
         found = tf.gather(self.similarities, columns, batch_dims=1)
-        return tf.reduce_sum(found, axis=-1) / max(views - 1, 1)
+        is_other = tf.not_equal(columns, self.anchors.rows[:, tf.newaxis])
+        return masked_mean(found, is_other)
 
 
 def outer_equal(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -172,21 +183,24 @@ def gather(
     normalize: bool = True,
     split: bool = False,
     unlabelled: bool = False,
+    small_views: int = 0,
 ) -> Batch:
     """Gathers the candidates of all replicas for projections [B, V, P].
 
     Labels are int [B]; or multi-hot [B, C], where any shared class makes a
     positive; or None: an image's other views are its positives. With
-    `unlabelled` that holds for images with the label -1, too.
+    `unlabelled` that holds for images with the label -1, too. The last
+    `small_views` of the views are anchors only.
     """
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
     gathered: list[Any] | None = getattr(_shared, "gathered", None)
     for of_projections, of_labels, batch in gathered or []:
         same = of_projections is projections and of_labels is labels
+        same = same and batch.small_views == small_views
         if same and batch.normalized == normalize:
             return batch._replace(split=split)
-    batch = _gather(projections, labels, normalize, unlabelled)
+    batch = _gather(projections, labels, normalize, unlabelled, small_views)
     if gathered is not None:
         gathered.append((projections, labels, batch))
     return batch._replace(split=split)
@@ -214,8 +228,15 @@ def _gather(
     labels: tf.Tensor | None,
     normalize: bool,
     unlabelled: bool,
+    small_views: int,
 ) -> Batch:
-    batch, views, size = shape(projections)
+    batch, every, size = shape(projections)
+    views = every - small_views
+    if views < 1:
+        raise ValueError(
+            f"small_views={small_views} of {every} views: must be fewer, since"
+            " they are compared with the others"
+        )
     embeddings = tf.reshape(tf.cast(projections, tf.float32), [-1, size])
     if normalize:
         embeddings = l2_normalize(embeddings)
@@ -232,28 +253,40 @@ def _gather(
         labels = tf.cast(labels, tf.int32)
 
     def embedding_set(
-        embeddings: tf.Tensor, labels: tf.Tensor | None, first: int | tf.Tensor
+        embeddings: tf.Tensor,
+        labels: tf.Tensor | None,
+        first: int | tf.Tensor,
+        count: int,
     ) -> EmbeddingSet:
-        images = shape(embeddings)[0] // views
-        image_ids = tf.repeat(first + tf.range(images), views)
+        images = shape(embeddings)[0] // count
+        image_ids = tf.repeat(first + tf.range(images), count)
         classes = image_ids
         if labels is not None:
-            classes = tf.repeat(labels, views, axis=0)
+            classes = tf.repeat(labels, count, axis=0)
             if unlabelled and classes.shape.rank == 1:
                 # A class of its own, which no id is.
                 classes = tf.where(classes < 0, -1 - image_ids, classes)
-        numbers = tf.tile(tf.range(views), [images])
+        numbers = tf.tile(tf.range(count), [images])
         rows = image_ids * views + numbers
+        if count > views:
+            rows = tf.where(numbers < views, rows, -1)
+            numbers %= views
         return EmbeddingSet(embeddings, image_ids, numbers, rows, classes)
 
     concat = distribution.cross_replica_concat
     all_labels = None if labels is None else concat(labels)
+    first = distribution.replica_id() * batch
+    large = embeddings
+    if small_views:
+        large = tf.reshape(embeddings, [-1, every, size])[:, :views]
+        large = tf.reshape(large, [-1, size])
     return Batch(
-        embedding_set(embeddings, labels, distribution.replica_id() * batch),
-        embedding_set(concat(embeddings), all_labels, 0),
+        embedding_set(embeddings, labels, first, every),
+        embedding_set(concat(large), all_labels, 0, views),
         views,
         labels is not None,
         normalize,
+        small_views=small_views,
     )
 
 
@@ -537,11 +570,12 @@ class PerView:
 def num_positives(batch: Batch) -> tf.Tensor:
     """Counts the positives of each anchor, |P(i)|, float32 [A]."""
     anchors, candidates = batch.anchors, batch.candidates
+    itself = tf.cast(anchors.rows >= 0, tf.int32)
     if not batch.labelled:
-        return tf.fill(tf.shape(anchors.image_ids), batch.num_views - 1.0)
+        return tf.cast(batch.num_views - itself, tf.float32)
     if anchors.classes.shape.rank == 2:
         return scan(lambda block: count(block.positives), anchors, candidates)
     ordered = tf.sort(candidates.classes)
     first = tf.searchsorted(ordered, anchors.classes, side="left")
     end = tf.searchsorted(ordered, anchors.classes, side="right")
-    return tf.cast(end - first - 1, tf.float32)
+    return tf.cast(end - first - itself, tf.float32)

@@ -66,9 +66,12 @@ class SupCon(declared.SupCon, base.AnchorLoss):
     """
 
     def _gather(
-        self, projections: tf.Tensor, labels: tf.Tensor | None
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None,
+        small_views: int,
     ) -> Batch:
-        batch = super()._gather(projections, labels)
+        batch = super()._gather(projections, labels, small_views)
         return batch.of_view(0) if self.contrast == "one_view" else batch
 
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:
@@ -112,12 +115,14 @@ class SupCon(declared.SupCon, base.AnchorLoss):
         if cap < views:
             # The first ones of an anchor's other views, and none of others'.
             of_anchor, view = block.anchors.views, block.candidates.views
+            skipped = block.is_candidate & (of_anchor < cap)
             return own & (
                 view[tf.newaxis]
-                < cap + tf.cast(of_anchor < cap, tf.int32)[:, tf.newaxis]
+                < cap + tf.cast(skipped, tf.int32)[:, tf.newaxis]
             )
         rank = tf.cumsum(tf.cast(foreign, tf.int32), axis=-1)
-        return own | (foreign & (rank <= cap - (views - 1)))
+        others = views - tf.cast(block.is_candidate, tf.int32)
+        return own | (foreign & (rank <= cap - others[:, tf.newaxis]))
 
     def _mean(self, logs: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Computes the mean of logarithms over positives, [R]."""
