@@ -198,6 +198,24 @@ _MIXED = {
 }
 
 
+def test_a_run_of_small_views_resumes_bit_for_bit(tmp_path, monkeypatch):
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    small_views = {
+        "loss": "ntxent",
+        "image_size": 16,
+        "small_views": 2,
+        "small_image_size": 8,
+        "validation_fraction": 0.25,
+    }
+    result = train.pretrain(_options(straight, **small_views))
+    assert result.metrics["positives_per_anchor"] == (2 * 1 + 2 * 2) / 4
+    assert 0 < result.metrics["val_loss"] < 10
+    options = _options(stopped, **small_views, checkpoint_every_steps=2)
+    resumed = _resumed(options, monkeypatch, last=5, start=4)
+    small.check_equal(small.weights(straight), small.weights(stopped))
+    assert resumed.metrics == result.metrics
+
+
 @pytest.mark.slow
 def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"

@@ -18,6 +18,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import speed
 from tf_contrastive.model import networks
+from tf_contrastive.model.small_views import any_size
 from tf_contrastive.views.host_and_device import from_wire
 
 # Steps that build graphs and fill pipelines, before anything is timed.
@@ -115,10 +116,14 @@ def bare(
 def both_passes(encoder: tf.keras.Model, data: Any) -> list[tf.Tensor]:
     """Returns an encoder's gradients for a batch of a step, without a loss."""
     inputs = data[0]
-    views = inputs[0] if isinstance(inputs, tuple) else inputs
-    images = tf.reshape(from_wire(views), [-1, *views.shape[2:]])
-    with tf.GradientTape() as tape:
-        total = tf.reduce_mean(encoder(images, training=True) ** 2)
+    sizes = [inputs[0] if isinstance(inputs, tuple) else inputs]
+    if isinstance(inputs, dict):
+        sizes = [inputs["views"], inputs["small_views"]]
+    with tf.GradientTape() as tape, any_size(encoder):
+        total = tf.zeros([])
+        for views in sizes:
+            images = tf.reshape(from_wire(views), [-1, *views.shape[2:]])
+            total += tf.reduce_mean(encoder(images, training=True) ** 2)
     return tape.gradient(total, encoder.trainable_variables)
 
 
@@ -198,7 +203,7 @@ def _measure(prepared: train.PreparedRun, repeats: int) -> measure.Row:
         milliseconds, bare_milliseconds = (
             1000 * statistics.median(times[name]) for name in calls
         )
-    views = size * run.views.views
+    views = size * (run.views.views + run.views.small_views)
     return {
         "encoder": run.encoder.label,
         "batch_size": size,

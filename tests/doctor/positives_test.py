@@ -55,10 +55,13 @@ def test_expected_positives_of_each_kind_of_loss():
     for changes, pairs in (
         ({"loss": "ntxent", "views": 3}, (2, 6)),
         ({"loss": "margin"}, (1, 2)),
+        # Four anchors have two positives, two have one.
+        ({"loss": "ntxent", "small_views": 4}, (10 / 6, 4)),
         ({"loss": "moco", "queue_size": 100}, (1, 100)),
     ):
         expected = _expected(**changes)
-        assert (expected.positives, expected.negatives) == pairs, changes
+        found = expected.positives, expected.negatives
+        assert found == pytest.approx(pairs), changes
     assert _expected(positives_cap=1).positives == 1
     assert _expected(loss="npairs").positives == pytest.approx(
         1 - _expected(views=1).without_positives

@@ -42,7 +42,7 @@ class _Learned(tf.keras.layers.Layer):
 _MIX = mixup_cutmix.Mixing(_CLASSES, mixup_alpha=0.4, cutmix_alpha=1.0)
 _CHUNKS = {"grad_cache_chunks": 2, "norm": False}
 # Arguments of the model. "norm": whether the encoder has BatchNormalization,
-# of which a chunk has statistics of its own.
+# of which a chunk has statistics of its own. "small": small views.
 FEATURES = {
     "plain": {},
     "LARS": {"lars": True},
@@ -52,6 +52,8 @@ FEATURES = {
     "mixing": {"loss": "cross_entropy", "mix": _MIX},
     "mixing in chunks": {"loss": "cross_entropy", "mix": _MIX, **_CHUNKS},
     "device augmentation": {"augment": _tinted},
+    "small views": {"small": 3, "loss": "ntxent", "augment": _tinted},
+    "small views in chunks": {"small": 1, **_CHUNKS},
     "online kNN": {"online_knn_size": 24, "ema": 0.5},
     "joint training": {"cross_entropy_weight": 0.7},
     "unlabelled": {"unlabelled": True},
@@ -71,6 +73,7 @@ def _make(feature, seed=0, recorded=False, **compile_options):
     """The compiled model with a feature."""
     options = dict(FEATURES[feature])
     loss, norm = options.pop("loss", "supcon"), options.pop("norm", True)
+    options.pop("small", None)
     lars, scales, skips = (
         options.pop(name, False) for name in ("lars", "scales", "skips")
     )
@@ -122,11 +125,16 @@ def _examples(feature):
     if "skips" in options:
         views[_BATCH + 3] = np.nan  # In the second step.
     labels = labels.astype(np.int32)
-    if "mix" in options or "augment" in options:
-        seeds = np.stack([np.full(count, 7), np.arange(count)], -1)
-        seeds = prng.fold(tf.constant(seeds, tf.int32), 2).numpy()
-        return (views, seeds), labels
-    return views, labels
+    small_views = options.get("small", 0)
+    seeds = np.stack([np.full(count, 7), np.arange(count)], -1)
+    seeds = prng.fold(tf.constant(seeds, tf.int32), 2 + small_views).numpy()
+    takes_seeds = "mix" in options or "augment" in options
+    if small_views:
+        shape = [count, small_views, _SIDE - 1, _SIDE - 1, 3]
+        of_size = {"small_views": rng.uniform(size=shape).astype(np.float32)}
+        of_size |= {"seeds": seeds} if takes_seeds else {}
+        return {"views": views, **of_size}, labels
+    return ((views, seeds) if takes_seeds else views), labels
 
 
 @functools.cache

@@ -28,8 +28,7 @@ def announce(
     lines = [
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
         f" {info.labelling}",
-        f"views      {views.views} x {views.policy.label} at"
-        f" {views.side}x{views.side}",
+        f"views      {views.summary}",
         f"encoder    {encoder}, {options.runtime.precision}",
         f"loss       {options.loss.label}, {options.optimizer.label},"
         f" {options.schedule.epochs} epoch(s) of {steps_per_epoch} step(s)"

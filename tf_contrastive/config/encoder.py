@@ -41,6 +41,7 @@ class EncoderDeclaration(Component):
       prefix: what precedes a network in the name of an encoder.
       networks: what each network is made of, by its name.
       untrained: options of a network that is not trained.
+      one_size: whether all images must be of the size that it was built for.
       adaptive_peak: the highest peak learning rate of an adaptive optimizer,
         which the networks need, as they do a warm-up; None: they need neither.
     """
@@ -49,6 +50,7 @@ class EncoderDeclaration(Component):
     networks: ClassVar[Mapping[str, Any]]
     untrained: ClassVar[Mapping[str, Any]] = {}
     adaptive_peak: ClassVar[float | None] = None
+    one_size: ClassVar[bool] = False
 
     network: str
 
@@ -176,6 +178,7 @@ class ConvNet(EncoderDeclaration):
     networks: ClassVar[Mapping[str, tuple[int, ...]]] = {
         "convnet": (32, 64, 64, 128)
     }
+    one_size = True  # Of its dense layer.
 
     @property
     def features(self) -> int:
@@ -209,6 +212,7 @@ class ViT(EncoderDeclaration):
     }
     # MoCo v3's, at its largest stable batch (section 4.1).
     adaptive_peak = 0.0024
+    one_size = True  # Of its positions.
 
     width: float = _width()
     depth: int = option(12, "number of blocks (vit)", minimum=1, maximum=64)

@@ -82,6 +82,8 @@ class LossDeclaration(Component):
       takes_unlabelled: whether an image may have the label -1, which means
         none; its positives are its own views then.
       has_one_positive: whether an anchor has one positive, of another image.
+      takes_small_views: whether it tells anchors from candidates, or takes
+        each view alone, so that there may be small views.
       head: defaults of a run's projection head, as in the authors' code.
         SimCLR's head ends in BatchNorm without an offset.
     """
@@ -92,6 +94,7 @@ class LossDeclaration(Component):
     takes_keys = False
     takes_unlabelled = False
     has_one_positive = False
+    takes_small_views = True
 
     @property
     def allows_unlabelled(self) -> bool:
@@ -328,6 +331,7 @@ class AlignUniform(_Blockwise):
 
     name = "align_uniform"
     implementation = "tf_contrastive.losses.generalized"
+    takes_small_views = False
 
     temperature: float = _temperature(0.5)
     weight: float = _weight(1.0)
@@ -344,6 +348,7 @@ class SlicedWasserstein(LossDeclaration):
     """Alignment, and the sliced Wasserstein distance to a prior."""
 
     implementation = "tf_contrastive.losses.generalized"
+    takes_small_views = False
 
     weight: float = _weight(5.0)
     normalization: str = option(
@@ -384,6 +389,7 @@ class MoCo(Pairwise):
     name = "moco"
     implementation = "tf_contrastive.losses.moco"
     takes_keys = True
+    takes_small_views = False
 
     temperature: float = _temperature(0.1)
 

@@ -70,6 +70,8 @@ class Pretrain(Command):
         self.check_replicas(max(self.runtime.virtual_devices, 1))
         self._check_loss()
         self._check_mixing()
+        if self.views.small_views:
+            self._check_small_views()
         self.linear.check()
         if self.views.image_size:
             self.encoder.resolved(self.views.image_size)
@@ -176,6 +178,47 @@ class Pretrain(Command):
                 f" set {arg('sampler', 'shuffle')} or {arg(name, 0)}"
             )
 
+    def _check_small_views(self) -> None:
+        """Raises `UserError` for what needs views of one size."""
+        loss, policy, views = self.loss, self.views.policy, self.views
+        takers = [n for n, other in LOSSES.items() if other.takes_small_views]
+        two_views = loss.compares_two_views and loss.takes_small_views
+        one_view = getattr(loss, "contrast", "") == "one_view"
+        alpha = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
+        for refused, given, remedy in (
+            (
+                not loss.takes_small_views,
+                arg("loss", loss.label),
+                f"use {', '.join(takers)}",
+            ),
+            (
+                two_views,
+                arg("negatives", "other_view"),
+                f"set {arg('negatives', 'all_views')}",
+            ),
+            (
+                one_view,
+                arg("contrast", "one_view"),
+                f"set {arg('contrast', 'all_views')}",
+            ),
+            (
+                not policy.crops,
+                arg("augmentation", policy.label),
+                "use a policy of random crops, such as simclr",
+            ),
+            (views.mixed, arg(alpha), f"set {arg(alpha, 0)}"),
+            (
+                self.encoder.one_size,
+                arg("encoder", self.encoder.label),
+                "use a convolutional network, such as resnet50",
+            ),
+        ):
+            if refused:
+                raise UserError(
+                    f"{arg('small_views', views.small_views)}: {given} takes"
+                    f" views of one size: {remedy}, or leave out small views"
+                )
+
     def check_replicas(self, replicas: int) -> None:
         """Raises `UserError` if so many replicas cannot share a batch."""
         batch_size = self.schedule.batch_size
@@ -248,7 +291,7 @@ def check_memory(
     present, views = psutil.virtual_memory().total, run.views
     images = run.schedule.batch_size / machine.hosts
     size = _WIRE_BYTES[views.wire_dtype] * run.data.channels
-    needed = images * views.views * views.side**2 * size
+    needed = images * views.pixels * size
     name: str = arg("batch_size", run.schedule.batch_size)
     if run.data.cache == "memory" and image_shape:
         kept = float(num_examples * math.prod(image_shape))
@@ -262,6 +305,26 @@ def check_memory(
             f" {arg('batch_size')}, {arg('image_size')} or {arg('views')}, or"
             f" {arg('cache', 'none')}"
         )
+
+
+def _check_small_views(
+    encoder: EncoderDeclaration, side: int, extra_channels: int
+) -> None:
+    """Raises `UserError` for small views that cannot be encoded."""
+    if extra_channels:
+        raise UserError(
+            f"{arg('extra_channels', extra_channels)}: small views have none of"
+            f" feature `extra`: set {arg('extra_channels', 0)} or"
+            f" {arg('small_views', 0)}"
+        )
+    try:
+        encoder.resolved(side)
+    except UserError as error:
+        raise UserError(
+            f"{arg('small_image_size', side)} is too small for"
+            f" {encoder.label} as it is built for the large views: set a larger"
+            f" {arg('small_image_size')}"
+        ) from error
 
 
 def image_side(image_shape: tuple[int, ...] | None) -> int:
@@ -309,6 +372,8 @@ def resolve(
     encoder = run.encoder.resolved(size)
     setup = resolve_setup(run.setup, encoder)
     views = resolve_views(run.views, dataset, size)
+    if views.small_views:
+        _check_small_views(encoder, views.small_side, extra)
     if views.augment_on == "auto":
         on_device = machine.on_tpu or machine.gpu_capability
         place = "device" if on_device else "host"

@@ -32,6 +32,9 @@ OPERATIONS = {
 }
 # Defaults for small images: CIFAR's (SimCLR, appendix B.9).
 SMALL_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
+# With small views, the smallest area of a large view's crop and the largest of
+# a small one's (SwAV's code, --min_scale_crops and --max_scale_crops).
+LARGE_CROP_AREA = 0.14
 
 
 # ---- The policies ------------------------------------------------------------
@@ -43,6 +46,7 @@ class PolicyDeclaration(Component):
     Attributes:
       augments: whether the views of an image differ.
       shares_crop: whether all views of an image begin with the same crop.
+      crops: whether each view begins with a random crop of its own.
       acts_on_levels: whether all operations round to 256 levels.
       listable: the operations that may be listed, as `names`, in the policy's
         name behind its prefix, if any may.
@@ -53,6 +57,11 @@ class PolicyDeclaration(Component):
     shares_crop: ClassVar[bool] = False
     acts_on_levels: ClassVar[bool] = False
     listable: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def crops(self) -> bool:
+        """Whether each view begins with a random crop of its own."""
+        return "min_crop_area" in self.defaults() and not self.shares_crop
 
     def sends_levels(self, on_device: bool) -> bool:
         """Whether the host's views have 256 levels, or get them `on_device`."""
@@ -70,10 +79,20 @@ class NoAugmentation(PolicyDeclaration):
 class _Cropped(PolicyDeclaration):
     min_crop_area: float = option(
         0.08,
-        "smallest area of a random crop, as a fraction of the image's",
+        "smallest area of a random crop, as a fraction of the image's; auto:"
+        f" 0.08, or {LARGE_CROP_AREA} with small views, whose largest it is",
         above=0.0,
         maximum=1.0,
     )
+    max_crop_area: float = argument(1.0, above=0.0, maximum=1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_crop_area > self.max_crop_area:
+            raise UserError(
+                f"{arg('min_crop_area', self.min_crop_area)} is more than"
+                f" {arg('max_crop_area', self.max_crop_area)}: set less"
+            )
 
 
 class Crop(_Cropped):
@@ -212,6 +231,11 @@ class OwnViews(Crop):
         "whether it changes crops, float32 [S, S, 3] in [0, 1]; false: it makes"
         " a view of a whole image, uint8 [h, w, 3]",
     )
+
+    @property
+    def crops(self) -> bool:
+        """Whether it changes crops."""
+        return self.after_crop
 
 
 def own_options(part: Any, given: Iterable[str] = ()) -> dict[str, Any]:
@@ -389,6 +413,26 @@ class Views:
         "side of a view in pixels; auto: the dataset's, or 224 if it varies",
         minimum=1,
     )
+    small_views: int = option(
+        0,
+        "further views per image, of fewer pixels and smaller crops (SwAV's"
+        " multi-crop), which the loss compares with the large ones",
+        maximum=64,
+    )
+    small_image_size: int | None = option(
+        None,
+        "side of a small view in pixels; auto: 3/7 of --image_size (96 of 224)",
+        minimum=1,
+        family="augmentation_options",
+    )
+    small_crop_area: float = option(
+        0.05,
+        "smallest area of a small view's crop, as a fraction of the image's;"
+        " the largest is --min_crop_area",
+        above=0.0,
+        maximum=1.0,
+        family="augmentation_options",
+    )
     mixup_alpha: float = option(
         0.0,
         "MixUp's alpha: images and labels are blended, with a weight from"
@@ -408,6 +452,27 @@ class Views:
         return self.image_size
 
     @property
+    def small_side(self) -> int:
+        """Side of a small view in pixels, of resolved options."""
+        assert self.small_image_size is not None
+        return self.small_image_size
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all views of an image, of resolved options."""
+        small = self.small_views and self.small_views * self.small_side**2
+        return self.views * self.side**2 + small
+
+    @property
+    def summary(self) -> str:
+        """Number, policy and size of the views, of resolved options."""
+        text = f"{self.views} x {self.policy.label} at {self.side}x{self.side}"
+        if self.small_views:
+            side = self.small_side
+            text += f", {self.small_views} x {side}x{side}"
+        return text
+
+    @property
     def mixed(self) -> bool:
         """Whether views are mixed with those of other images."""
         return bool(self.mixup_alpha or self.cutmix_alpha)
@@ -419,11 +484,35 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     defaults = dict(SMALL_DEFAULTS if is_small else {})
     if not facts(image_dataset(dataset)).flip:
         defaults["flip"] = False
-    return dataclasses.replace(
+    small = views.small_image_size
+    if views.small_views:
+        defaults["min_crop_area"] = LARGE_CROP_AREA
+        small = small or max(round(image_size * 3 / 7), 1)
+    resolved = dataclasses.replace(
         views,
         policy=views.policy.with_defaults(**defaults),
         image_size=image_size,
+        small_image_size=small,
     )
+    if views.small_views:
+        _check_small(resolved)
+    return resolved
+
+
+def _check_small(views: Views) -> None:
+    """Raises `UserError` for small views that are not smaller."""
+    if views.small_side >= views.side:
+        raise UserError(
+            f"{arg('small_image_size', views.small_side)} is not less than the"
+            f" {views.side} pixels of the other views: set a smaller one"
+        )
+    largest = views.policy.arguments()["min_crop_area"]
+    if views.small_crop_area > largest:
+        raise UserError(
+            f"{arg('small_crop_area', views.small_crop_area)} is more than"
+            f" {arg('min_crop_area', largest)}, the largest area of a small"
+            " view's crop: set less"
+        )
 
 
 def resolve_wire_dtype(views: Views, extra_channels: int) -> str:

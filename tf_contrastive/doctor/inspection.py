@@ -145,7 +145,7 @@ def _sections(
         },
         "data": {
             **data,
-            "views": f"{views.views} x {views.policy.label}",
+            "views": views.summary,
             "image_size": views.image_size,
         },
         "model": _model(facts, model),

@@ -74,9 +74,11 @@ def predict(
     optimizers = [x for x in parts if x not in networks]
     images = run.schedule.batch_size // replicas
     views = run.views.views
+    # Large views, and small ones by their pixels.
+    side, pixels = run.views.side, run.views.pixels
     encoded = model.images_at_once(images, views)
+    kept = encoded * pixels / (views * side**2)
     tensors = saved_tensors(model.encoder)
-    side = run.views.side
     channels = run.data.channels
     rows, candidates = similarity_block(run, replicas)
     features = tf.keras.Input(model.encoder.output_shape[1:])
@@ -86,8 +88,8 @@ def predict(
         parameters=_bytes(v for x in networks for v in x.variables),
         optimizer=_bytes(v for x in optimizers for v in x.variables),
         gradients=_bytes(v for x in networks for v in x.trainable_variables),
-        views=4 * images * views * side * side * channels,
-        activations=encoded * _bytes(tensors),
+        views=4 * images * pixels * channels,
+        activations=round(kept * _bytes(tensors)),
         backward=encoded
         * max(_elements(x.shape) for x in tensors)
         * (4 * _BACKWARD_TENSORS),
@@ -101,7 +103,8 @@ def similarity_block(run: Pretrain, replicas: int) -> tuple[int, int]:
     loss = run.loss
     if loss.takes_logits:
         return 0, 0
-    anchors, candidates = batch // replicas * views, batch * views
+    anchors = batch // replicas * (views + run.views.small_views)
+    candidates = batch * views
     if loss.takes_keys:
         anchors, candidates = anchors // 2, batch + run.batch.queue_size
     rows = similarity.rows_per_block(

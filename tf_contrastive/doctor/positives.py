@@ -41,13 +41,15 @@ def expect(
     loss = run.loss
     if loss.takes_logits:
         return None
+    # The fraction of the anchors that are candidates, too.
+    itself = views / (views + run.views.small_views)
     if not loss.needs_labels or counts is None:
         negatives = views * (batch - 1)
         if loss.takes_keys:
             negatives = run.batch.queue_size
         elif loss.compares_two_views:
             negatives = batch - 1
-        return Expected(views - 1, negatives)
+        return Expected(views - itself, negatives)
     if run.data.balances_classes:
         others, without = _balanced(len(counts), batch)
     else:
@@ -57,12 +59,12 @@ def expect(
             num_examples,
             batch,
         )
-    positives = views * others + views - 1
+    positives = views * others + views - itself
     if loss.has_one_positive:
         # One positive: the next image of the class, in the same view.
         positives = 1 - without
-    elif views > 1:
-        without = 0.0
+    else:
+        without *= itself if views == 1 else 0.0
     if isinstance(loss, SupCon) and loss.positives_cap:
         positives = min(positives, float(loss.positives_cap))
     return Expected(

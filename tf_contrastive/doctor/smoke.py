@@ -117,6 +117,7 @@ def smoke(run: Pretrain, *, dataset: str, side: int, examples: int) -> Pretrain:
         split=f"{train}[:{taken}]",
         validation_fraction=0.0,
         image_size=min(_SIDE[stem], side),
+        small_image_size=None,
         init_from="",
         grad_cache_chunks=chunks,
         batch_size=batch,

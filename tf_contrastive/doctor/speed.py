@@ -5,7 +5,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -72,7 +72,8 @@ def measure_step(
         unit = math.lcm(options.batch.grad_cache_chunks, 2)
         image = tf.zeros([1, *model.encoder.input_shape[1:]])
         forward = min(_times(lambda: {"h": model.encoder(image)}, 0.0))
-        passes = _FORWARD_PASSES * options.views.views * unit * replicas
+        of_image = options.views.pixels / options.views.side**2
+        passes = _FORWARD_PASSES * of_image * unit * replicas
         if unit > images or passes * forward > seconds:
             return None
         units = int(seconds / 4 / (passes * forward))
@@ -114,16 +115,27 @@ def noise(
     rng = np.random.default_rng(0)
     side, count = run.views.side, run.views.views
     channels = run.data.channels
-    shape = [images, count, side, side, channels]
-    if run.views.wire_dtype == "uint8":
-        views = rng.integers(0, 256, shape, np.uint8)
-    else:
+    small = run.views.small_views
+
+    def pixels(count: int, side: int) -> np.ndarray:
+        shape = [images, count, side, side, channels]
+        if run.views.wire_dtype == "uint8":
+            return rng.integers(0, 256, shape, np.uint8)
         dtype = tf.as_dtype(run.views.wire_dtype).as_numpy_dtype
-        views = rng.random(shape, np.float32).astype(dtype)
-    seeds = rng.integers(0, 2**31 - 1, [images, count, 2]).astype(np.int32)
+        return rng.random(shape, np.float32).astype(dtype)
+
+    views = pixels(count, side)
+    shape = [images, count + small, 2]
+    seeds = rng.integers(0, 2**31 - 1, shape).astype(np.int32)
     rows = np.arange(images, dtype=np.int32)
     on_device = run.views.augment_on == "device" or run.views.mixed
-    inputs = (views, seeds) if on_device else views
+    inputs: Any = (views, seeds) if on_device else views
+    if small:
+        inputs = {
+            "views": views,
+            "small_views": pixels(small, run.views.small_side),
+        }
+        inputs |= {"seeds": seeds} if on_device else {}
     labels = () if num_classes is None else (rows % num_classes,)
 
     def dataset(_: tf.distribute.InputContext) -> tf.data.Dataset:

@@ -14,6 +14,7 @@ from tf_contrastive.model.momentum_encoder import MomentumEncoder
 from tf_contrastive.model.non_finite import NonFinite
 from tf_contrastive.model.online_knn import OnlineKNN
 from tf_contrastive.model.online_probe import OnlineProbe
+from tf_contrastive.model.small_views import SmallViews
 
 
 class ContrastiveModel(
@@ -22,6 +23,7 @@ class ContrastiveModel(
     OnlineKNN,
     Mixing,
     DeviceAugmentation,
+    SmallViews,
     GradientCache,
     OnlineProbe,
     LossScaling,
@@ -32,7 +34,8 @@ class ContrastiveModel(
 
     `fit` takes (views [B, V, H, W, K], labels [B]), or views alone, as floats
     in [0, 1] or as uint8. With `augment` or `mix` the views come with seeds for
-    the step's random operations: ((views, seeds [B, V, 2]), labels).
+    the step's random operations: ((views, seeds [B, V, 2]), labels). For views
+    of a second size see `small_views.SmallViews`.
 
     Args:
       encoder: any Keras model, images float32 [N, H, W, K] in [0, 1] ->

@@ -53,7 +53,7 @@ NO_GRADIENT = (
 class Batch(NamedTuple):
     """One replica's part of a batch."""
 
-    views: tf.Tensor  # float32 [B, V, H, W, K] in [0, 1]
+    views: tf.Tensor  # float32 [B, V, H, W, K] in [0, 1]; the large ones
     labels: tf.Tensor | None  # int [B], or multi-hot [B, C]
     # What losses compare with: the labels, or class fractions float32 [B, V, C]
     # of mixed views.
@@ -62,11 +62,17 @@ class Batch(NamedTuple):
     seeds: tf.Tensor | None = None
     # Projections [B, 1, P] of further views by another encoder.
     keys: tf.Tensor | None = None
+    small_views: tf.Tensor | None = None  # float32 [B, S, h, w, K]
 
     @property
     def images(self) -> tf.Tensor:
         """The number of images B, float32 []."""
         return tf.cast(tf.shape(self.views)[0], tf.float32)
+
+    @property
+    def num_small(self) -> int:
+        """The number of small views of an image, S."""
+        return 0 if self.small_views is None else self.small_views.shape[1]
 
 
 class Trained(NamedTuple):
@@ -277,6 +283,14 @@ class ContrastiveStep(tf.keras.Model):
                 " compares images: pass (views, labels), or views"
             )
         views, seeds = views if isinstance(views, tuple) else (views, None)
+        views = self.checked(views, self.encoder.input_shape[1:])
+        return Batch(views, labels, labels, seeds)
+
+    def checked(self, views: tf.Tensor, taken: tuple) -> tf.Tensor:
+        """Returns views as floats, of sizes that the graph knows.
+
+        Images must have the shape `taken`.
+        """
         if not (views.dtype.is_floating or views.dtype == tf.uint8):
             raise ValueError(
                 f"views of type {views.dtype.name}: must be floats in [0, 1],"
@@ -287,12 +301,6 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
                 " (images, views per image, height, width, channels)"
             )
-        views = self._of_known_shape(views)
-        return Batch(from_wire(views), labels, labels, seeds)
-
-    def _of_known_shape(self, views: tf.Tensor) -> tf.Tensor:
-        """Returns views whose sizes are known as far as the graph needs."""
-        taken = self.encoder.input_shape[1:]
         if not views.shape[2:].is_compatible_with(taken):
             raise ValueError(
                 f"views of shape {views.shape}: the encoder takes images of"
@@ -305,7 +313,7 @@ class ContrastiveStep(tf.keras.Model):
                 " known: map the dataset by tf.ensure_shape(views, [None, V,"
                 " None, None, K])"
             )
-        return views
+        return from_wire(views)
 
     def learn(self, batch: Batch) -> list[str]:
         """One training step; returns the names of the means it adds to."""
@@ -320,7 +328,7 @@ class ContrastiveStep(tf.keras.Model):
 
     def score(self, batch: Batch) -> list[str]:
         """One test step; returns the names of the means it adds to."""
-        features, projections = self.encode(batch.views, training=False)
+        features, projections = self.encode(batch, training=False)
         # Always with the draws of step 0, so that epochs compare.
         results = self.contrast(projections, batch, step=0)
         results |= self.classify(features, batch, training=False)
@@ -332,7 +340,7 @@ class ContrastiveStep(tf.keras.Model):
         And losses and metrics of this replica, and features [B, V, D].
         """
         with tf.GradientTape() as tape:
-            features, projections = self.encode(batch.views, training=True)
+            features, projections = self.encode(batch, training=True)
             step = self.optimizer.iterations
             results = self.contrast(projections, batch, step)
             results |= self.classify(features, batch, training=True)
@@ -370,25 +378,29 @@ class ContrastiveStep(tf.keras.Model):
         return network(x, training=training)
 
     def encode(
-        self, views: tf.Tensor, training: bool
+        self, batch: Batch, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Views [B, V, H, W, K] to h [B, V, D] and z [B, V, P]."""
+        """A batch to h [B, V, D] of its large and z [B, V + S, P] of all views.
+
+        Small views have the last projections.
+        """
+        every = self.features(batch, training)  # [B, V + S, D]
+        h = tf.reshape(every, [-1, every.shape[-1]])
+        z = _apply(self.projection_head, h, training)
+        z = tf.reshape(z, [-1, every.shape[1], z.shape[-1]])
+        return every[:, : batch.views.shape[1]], z
+
+    def features(self, batch: Batch, training: bool) -> tf.Tensor:
+        """The features of all views, [B, V + S, D]."""
+        return self.features_of(batch.views, training)
+
+    def features_of(self, views: tf.Tensor, training: bool) -> tf.Tensor:
+        """Views [B, V, H, W, K] of one size to h [B, V, D], in one pass."""
         views = tf.convert_to_tensor(views)
-        count = views.shape[1]
         sizes = similarity.shape(views)[2:]
         images = tf.reshape(views, [-1, *sizes])  # [B * V, H, W, K]
-        h = self.encoder(images, training=training)  # [B * V, D]
-        z = self.projection_head(h, training=training)  # [B * V, P]
-        for network, x in ((self.encoder, h), (self.projection_head, z)):
-            if not x.shape[:1].is_compatible_with(images.shape[:1]):
-                raise ValueError(
-                    f"{network.name} returns {x.shape[0]} rows for"
-                    f" {images.shape[0]} images: must be one for each"
-                )
-        return (
-            tf.reshape(h, [-1, count, h.shape[-1]]),
-            tf.reshape(z, [-1, count, z.shape[-1]]),
-        )
+        h = _apply(self.encoder, images, training)
+        return tf.reshape(h, [-1, views.shape[1], h.shape[-1]])
 
     def contrast(
         self, projections: tf.Tensor, batch: Batch, step: tf.Tensor | int
@@ -422,6 +434,7 @@ class ContrastiveStep(tf.keras.Model):
                 batch.labels if self.contrastive_loss.needs_labels else None,
                 temperature=self.contrastive_loss.temperature,
                 normalize=self.contrastive_loss.normalize,
+                small_views=batch.num_small,
             )
         named = {_TASK_METRICS[name]: value for name, value in task.items()}
         return {"loss": loss, **named}
@@ -503,6 +516,19 @@ class ContrastiveStep(tf.keras.Model):
     def loss_variables(self) -> list[tf.Variable]:
         """Trainable variables of a loss of the user's own."""
         return self.loss_parts.trainable_variables if self.loss_parts else []
+
+
+def _apply(
+    network: tf.keras.layers.Layer, x: tf.Tensor, training: bool
+) -> tf.Tensor:
+    """Returns a network's rows, of which there must be one for each of `x`."""
+    rows = network(x, training=training)
+    if not rows.shape[:1].is_compatible_with(x.shape[:1]):
+        raise ValueError(
+            f"{network.name} returns {rows.shape[0]} rows for {x.shape[0]}"
+            " images: must be one for each"
+        )
+    return rows
 
 
 def _check_networks(encoder: Any, projection_head: Any) -> None:

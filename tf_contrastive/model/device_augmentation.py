@@ -13,7 +13,8 @@ from tf_contrastive.views import RunViews
 class DeviceAugmentation(ContrastiveStep):
     """Augments views that come with seeds: ((views, seeds [B, V, 2]), labels).
 
-    The host leaves these views with their colours unchanged.
+    The host leaves these views with their colours unchanged. Views of each
+    size are augmented by a call of their own.
     """
 
     arguments: tuple[str, ...] = ("augment",)
@@ -40,4 +41,12 @@ class DeviceAugmentation(ContrastiveStep):
         batch = super().batch(data, training)
         if self.augment is None:
             return batch
-        return batch._replace(views=self.augment(batch.views, batch.seeds))
+        if batch.small_views is None:
+            return batch._replace(views=self.augment(batch.views, batch.seeds))
+        assert batch.seeds is not None
+        large = batch.views.shape[1]
+        seeds = batch.seeds[:, :large], batch.seeds[:, large:]
+        return batch._replace(
+            views=self.augment(batch.views, seeds[0]),
+            small_views=self.augment(batch.small_views, seeds[1]),
+        )

@@ -79,9 +79,7 @@ class GradientCache(ContrastiveStep):
         batch = batch._replace(views=check_divisible(batch.views, chunks))
         with preserve_state(self.encoder, self.projection_head):
             features, projections = in_chunks(
-                lambda views: self.encode(views, training=True),
-                batch.views,
-                chunks,
+                lambda chunk: self.encode(chunk, training=True), batch, chunks
             )
         of_loss = self.loss_variables
         with tf.GradientTape() as tape:
@@ -94,14 +92,10 @@ class GradientCache(ContrastiveStep):
             raise ValueError(NO_GRADIENT)
 
         def chunk_gradients(
-            views: tf.Tensor,
-            labels: tf.Tensor | None,
-            targets: tf.Tensor | None,
-            cache: tf.Tensor,
+            chunk: Batch, cache: tf.Tensor
         ) -> tuple[Gradients, Results]:
-            chunk = Batch(views, labels, targets)
             with tf.GradientTape() as tape:
-                features, projections = self.encode(views, training=True)
+                features, projections = self.encode(chunk, training=True)
                 # The gradient of this sum is the cache, taken back.
                 objective = tf.reduce_sum(projections * cache)
                 results = self.classify(features, chunk, training=True)
@@ -121,9 +115,7 @@ class GradientCache(ContrastiveStep):
             return self.differentiate(tape, objective, losses), results
 
         gradients, chunk_results = sum_over_chunks(
-            chunk_gradients,
-            (batch.views, batch.labels, batch.targets, cache),
-            chunks,
+            chunk_gradients, (batch, cache), chunks
         )
         # The chunks do not reach the variables of the loss.
         places = {
@@ -155,12 +147,11 @@ def check_divisible(x: tf.Tensor, chunks: int) -> tf.Tensor:
         return tf.identity(x)
 
 
-def in_chunks(
-    function: Callable[[tf.Tensor], Any], x: tf.Tensor, chunks: int
-) -> Any:
-    """Applies `function` to chunks of `x` [B, ...], one after the other.
+def in_chunks(function: Callable[[Any], Any], x: Any, chunks: int) -> Any:
+    """Applies `function` to chunks of `x`, one after the other.
 
-    It maps [b, ...] to a structure of tensors [b, ...], which are concatenated.
+    It maps a structure of tensors [b, ...], or None, to another one, whose
+    tensors are concatenated.
     """
     outputs: list[Any] = []
     for index in range(chunks):
@@ -174,17 +165,13 @@ def sum_over_chunks(
 ) -> Any:
     """Sums `function` over chunks of its arguments, one after the other.
 
-    Arguments are tensors [B, ...], or None; all are computed before the first
-    chunk is. The function returns a structure of tensors.
+    Arguments are structures of tensors [B, ...], or None; all are computed
+    before the first chunk is. The function returns a structure of tensors.
     """
-    after = [x for x in arguments if x is not None]
+    after = [x for x in tf.nest.flatten(arguments) if x is not None]
     total = None
     for index in range(chunks):
-        parts = [
-            x if x is None else _chunk(x, index, chunks, after)
-            for x in arguments
-        ]
-        values = function(*parts)
+        values = function(*_chunk(arguments, index, chunks, after))
         if total is not None:
             values = tf.nest.map_structure(tf.add, total, values)
         total = values
@@ -192,16 +179,20 @@ def sum_over_chunks(
     return total
 
 
-def _chunk(
-    x: tf.Tensor, index: int, chunks: int, after: list[tf.Tensor]
-) -> tf.Tensor:
-    """Returns chunk `index` of `x`, once `after` is computed."""
-    parts = tf.reshape(x, [chunks, -1, *x.shape[1:]])
+def _chunk(structure: Any, index: int, chunks: int, after: list) -> Any:
+    """Returns chunk `index` of a structure, once `after` is computed."""
     if after:
         index += _zero(after)
-    # Collectives walk back over the graph to find variables; there are none
-    # beyond (see `distribution`).
-    return tf.stop_gradient(tf.gather(parts, index))
+
+    def of(x: tf.Tensor | None) -> tf.Tensor | None:
+        if x is None:
+            return None
+        parts = tf.reshape(x, [chunks, -1, *x.shape[1:]])
+        # Collectives walk back over the graph to find variables; there are
+        # none beyond (see `distribution`).
+        return tf.stop_gradient(tf.gather(parts, index))
+
+    return tf.nest.map_structure(of, structure)
 
 
 def _zero(after: list[tf.Tensor]) -> tf.Tensor:

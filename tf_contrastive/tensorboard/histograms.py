@@ -176,6 +176,7 @@ def _batch(run: Any) -> Any:
         wire_dtype="float32",
         mixup_alpha=0.0,
         cutmix_alpha=0.0,
+        small_views=0,
         batch_size=min(images, run.source.info.num_examples),
         sampler="shuffle",
         shuffle_buffer=min(buffer, _SHUFFLED_EXAMPLES),

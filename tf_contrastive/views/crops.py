@@ -32,11 +32,15 @@ def _sides(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def random_boxes(
-    uniforms: tf.Tensor, height: tf.Tensor, width: tf.Tensor, min_area: float
+    uniforms: tf.Tensor,
+    height: tf.Tensor,
+    width: tf.Tensor,
+    min_area: float,
+    max_area: float = 1.0,
 ) -> tf.Tensor:
     """Boxes of SimCLR's random crop (Chen et al. 2020, appendix A).
 
-    The area is uniform in [min_area, 1] of the image's area, as in the paper,
+    The area is uniform in [min_area, max_area] of the image's, as in the paper,
     and the aspect ratio log-uniform in [3/4, 4/3], so that neither orientation
     is preferred. (`tf.image.sample_distorted_bounding_box` draws the height
     uniformly, which disfavours large areas, and the ratio uniformly.) If no
@@ -46,7 +50,7 @@ def random_boxes(
     whole pixels: top, left, height, width.
     """
     height, width = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
-    area = prng.lerp(uniforms[:, :CANDIDATES], min_area, 1.0)
+    area = prng.lerp(uniforms[:, :CANDIDATES], min_area, max_area)
     skew = prng.lerp(uniforms[:, CANDIDATES:-2], -0.5, 0.5) * _LOG_ASPECT
     side = tf.sqrt(area * (height * width))
     stretch = tf.math.polyval([tf.constant(c) for c in _EXP], skew)
@@ -190,6 +194,7 @@ class RandomCrop:
     size: int  # Side of a view in pixels, S.
     min_area: float
     flip: bool
+    max_area: float = 1.0
 
     streams: ClassVar[dict[str, int]] = {"crop": 2 * CANDIDATES + 2, "flip": 1}
 
@@ -197,7 +202,7 @@ class RandomCrop:
         self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
         """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3]."""
-        boxes = random_boxes(uniforms["crop"], *_sides(images), self.min_area)
+        boxes = self._boxes(uniforms, *_sides(images))
         mirrored = tf.zeros_like(image_ids, tf.bool)
         if self.flip:
             mirrored = uniforms["flip"][:, 0] < 0.5
@@ -207,8 +212,14 @@ class RandomCrop:
         self, height: tf.Tensor, width: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
         """Sides of boxes, the shorter ones, by those of views, float32 [m]."""
-        boxes = random_boxes(uniforms["crop"], height, width, self.min_area)
+        boxes = self._boxes(uniforms, height, width)
         return tf.reduce_min(boxes[:, 2:], axis=1) / self.size
+
+    def _boxes(
+        self, uniforms: prng.Uniforms, height: tf.Tensor, width: tf.Tensor
+    ) -> tf.Tensor:
+        areas = self.min_area, self.max_area
+        return random_boxes(uniforms["crop"], height, width, *areas)
 
 
 @dataclasses.dataclass(frozen=True)

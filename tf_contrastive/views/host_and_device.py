@@ -17,15 +17,15 @@ class Views:
     """Makes V = `count` views of each image, by a policy.
 
     The seed of view v is the image's seed with v folded in: a view is the same
-    for any V and n.
+    for any V and n. `first` is the number of the first view.
     """
 
-    def __init__(self, policy: Policy, count: int = 2) -> None:
+    def __init__(self, policy: Policy, count: int = 2, first: int = 0) -> None:
         if count < 1:
             raise errors.UserError(
                 f"{errors.arg('views', count)}: must be at least 1"
             )
-        self.policy, self.count = policy, count
+        self.policy, self.count, self._first = policy, count, first
         self._crops = 1 if policy.shares_crop else count
 
     @_without_autograph
@@ -36,7 +36,8 @@ class Views:
     @_without_autograph
     def numbers(self, seeds: tf.Tensor) -> dict[str, tf.Tensor]:
         """Draws the numbers of `geometric`, [n, V, k] of each stream."""
-        seeds = tf.reshape(prng.fold(seeds, self._crops), [-1, 2])
+        seeds = prng.fold(seeds, self._crops, self._first)
+        seeds = tf.reshape(seeds, [-1, 2])
         drawn = self.policy.numbers(seeds)
         return {
             stream: tf.reshape(u, [-1, self._crops, u.shape[1]])
@@ -64,7 +65,8 @@ class Views:
     @_without_autograph
     def finish(self, pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
         """Makes the second part: `photometric`, by the images' seeds."""
-        return self.photometric(pixels, prng.fold(seeds, self.count))
+        seeds = prng.fold(seeds, self.count, self._first)
+        return self.photometric(pixels, seeds)
 
     @_without_autograph
     def photometric(
@@ -76,7 +78,8 @@ class Views:
         `static`: for a device, whose compiler needs known shapes.
         """
         colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
-        number = tf.tile(tf.range(self.count), [tf.shape(pixels)[0]])
+        numbers = self._first + tf.range(self.count)
+        number = tf.tile(numbers, [tf.shape(pixels)[0]])
         colors = self.policy.photometric(
             colors, tf.reshape(seeds, [-1, 2]), static=static, view=number
         )
@@ -116,28 +119,90 @@ def _of_views(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 class RunViews(Views):
-    """The views of a run, by its resolved options."""
+    """The views of a run, by its resolved options.
+
+    With small views, a pair of the large and the small ones takes the place of
+    pixels and of numbers. Small views are numbered after the large ones.
+    """
 
     def __init__(self, options: config.Views) -> None:
-        policy = build(
-            options.policy.label,
-            image_size=options.side,
-            **options.policy.arguments(),
-        )
+        name, arguments = options.policy.label, options.policy.arguments()
+        policy = build(name, image_size=options.side, **arguments)
         super().__init__(policy, options.views)
         self._options = options
+        self._small: Views | None = None
+        if options.small_views:
+            arguments["max_crop_area"] = arguments["min_crop_area"]
+            arguments["min_crop_area"] = options.small_crop_area
+            policy = build(name, image_size=options.small_side, **arguments)
+            self._small = Views(policy, options.small_views, options.views)
 
     @_without_autograph
-    def finish(self, pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
+    def numbers(self, seeds: tf.Tensor) -> Any:
+        """Draws the numbers of `geometric`."""
+        drawn = super().numbers(seeds)
+        return (drawn, self._small.numbers(seeds)) if self._small else drawn
+
+    @_without_autograph
+    def geometric(
+        self, images: tf.Tensor, seeds: tf.Tensor, numbers: Any = None
+    ) -> Any:
+        """Makes the first part of the views: crop, resize and flip."""
+        if not self._small:
+            return super().geometric(images, seeds, numbers)
+        large, small = numbers or self.numbers(seeds)
+        return (
+            super().geometric(images, seeds, large),
+            self._small.geometric(images, seeds, small),
+        )
+
+    @_without_autograph
+    def halvings(
+        self, size: tf.Tensor, seed: tf.Tensor, numbers: Any = None
+    ) -> tf.Tensor:
+        """How often an image can be halved before it is cropped, int32 []."""
+        if not self._small:
+            return super().halvings(size, seed, numbers)
+        if numbers is None:
+            drawn = self.numbers(seed[tf.newaxis])
+            numbers = tf.nest.map_structure(lambda u: u[0], drawn)
+        large, small = numbers
+        return tf.minimum(
+            super().halvings(size, seed, large),
+            self._small.halvings(size, seed, small),
+        )
+
+    @_without_autograph
+    def finish(self, pixels: Any, seeds: tf.Tensor) -> Any:
         """Makes what the step takes: with seeds, if it augments or mixes."""
         options = self._options
-        seeds = prng.fold(seeds, self.count)
+        seeds = prng.fold(seeds, self.count + options.small_views)
         on_device = options.augment_on == "device"
-        if not on_device:
-            pixels = self.photometric(pixels, seeds)
-        if options.wire_dtype != "auto":
-            pixels = to_wire(pixels, options.wire_dtype)
-        return (pixels, seeds) if on_device or options.mixed else pixels
+
+        def sent(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+            if not on_device:
+                pixels = self.photometric(pixels, seeds)
+            if options.wire_dtype != "auto":
+                pixels = to_wire(pixels, options.wire_dtype)
+            return pixels
+
+        if not self._small:
+            pixels = sent(pixels, seeds)
+            return (pixels, seeds) if on_device or options.mixed else pixels
+        inputs = {
+            "views": sent(pixels[0], seeds[:, : self.count]),
+            "small_views": sent(pixels[1], seeds[:, self.count :]),
+        }
+        return {**inputs, "seeds": seeds} if on_device else inputs
+
+    @_without_autograph
+    def photometric(
+        self, pixels: tf.Tensor, seeds: tf.Tensor, static: bool = False
+    ) -> tf.Tensor:
+        """Applies the operations that follow the crop to views of one size."""
+        if self._small and pixels.shape[2] == self._options.small_side:
+            return self._small.photometric(pixels, seeds, static)
+        return super().photometric(pixels, seeds, static)
 
     def on_device(self) -> Callable[..., tf.Tensor] | None:
         """Returns the photometric augmentation in the step, if it is there."""

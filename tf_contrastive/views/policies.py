@@ -228,7 +228,9 @@ class Crop(declared.Crop, Policy):
 
     @property
     def _crop(self) -> _Crop:
-        return crops.RandomCrop(self.image_size, self.min_crop_area, self.flip)
+        return crops.RandomCrop(
+            self.image_size, self.min_crop_area, self.flip, self.max_crop_area
+        )
 
 
 def _jitter(policy: Any, **options: float) -> Photometric:
@@ -324,7 +326,7 @@ class OwnViews(declared.OwnViews, Crop):
       image_size: side of a view in pixels, S.
       part: a function, image -> view float32 [S, S, 3] in [0, 1], that may take
         `seed`, int32 [2]; or a Keras layer of images.
-      min_crop_area, flip: of the crop before it.
+      min_crop_area, max_crop_area, flip: of the crop before it.
       after_crop: whether the image is a crop, float32 [S, S, 3] in [0, 1];
         otherwise it is whole, uint8 [h, w, 3].
       **options: of the function.
@@ -336,6 +338,7 @@ class OwnViews(declared.OwnViews, Crop):
         part: Any,
         *,
         min_crop_area: float = declared.OwnViews.min_crop_area,
+        max_crop_area: float = declared.OwnViews.max_crop_area,
         flip: bool = declared.OwnViews.flip,
         after_crop: bool = declared.OwnViews.after_crop,
         **options: Any,
@@ -343,7 +346,11 @@ class OwnViews(declared.OwnViews, Crop):
         declared.own_options(part, options)
         self.part, self.options, self.after_crop = part, options, after_crop
         Crop.__init__(
-            self, image_size=image_size, min_crop_area=min_crop_area, flip=flip
+            self,
+            image_size=image_size,
+            min_crop_area=min_crop_area,
+            max_crop_area=max_crop_area,
+            flip=flip,
         )
 
     @property
@@ -393,7 +400,12 @@ class Ablation(declared.Ablation, _Listing):
 
     @property
     def _crop(self) -> _Crop:
-        return crops.RandomCrop(self.image_size, self.min_crop_area, flip=False)
+        return crops.RandomCrop(
+            self.image_size,
+            self.min_crop_area,
+            flip=False,
+            max_area=self.max_crop_area,
+        )
 
     @property
     def _operations(self) -> tuple[Photometric, ...]:

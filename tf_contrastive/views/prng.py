@@ -126,10 +126,10 @@ def lerp(
     return low + (high - low) * uniforms
 
 
-def fold(seeds: tf.Tensor, count: int) -> tf.Tensor:
+def fold(seeds: tf.Tensor, count: int, first: int = 0) -> tf.Tensor:
     """Derives the seeds of V = `count` views, int32 [n, V, 2], from [n, 2].
 
-    The first views are the same for any V.
+    They are those of views `first`, `first` + 1, ..., for any V.
     """
-    words = _words(seeds, _counters("views", count))
-    return tf.bitcast(words, tf.int32)
+    counters = _counters("views", first + count)[:, first:]
+    return tf.bitcast(_words(seeds, counters), tf.int32)

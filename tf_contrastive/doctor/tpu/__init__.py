@@ -56,7 +56,7 @@ def inspect(
             "hosts": target.hosts,
             "encoder": run.encoder.label,
             "image_size": run.views.side,
-            "views": f"{run.views.views} x {run.views.policy.label}",
+            "views": run.views.summary,
             "augment_on": run.views.augment_on,
             "wire_dtype": run.views.wire_dtype,
             "precision": run.runtime.precision,
@@ -90,7 +90,7 @@ def inspect(
     per_host = run.schedule.batch_size / max(by_flops, by_bytes) / target.hosts
     cpus = os.cpu_count() or 1
     # Bytes of an image's views on their way to the device.
-    image = run.views.views * run.views.side**2 * run.data.channels
+    image = run.views.pixels * run.data.channels
     image *= tf.as_dtype(run.views.wire_dtype).size
     report["input"] = {
         "images_per_second_and_host": round(per_host),

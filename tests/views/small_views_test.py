@@ -1,0 +1,145 @@
+"""Small views of a run: their size, their crops, and what refuses them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+
+from tf_contrastive import datasets, flags
+from tf_contrastive.base import errors
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import POLICIES, resolve_views
+from tf_contrastive.views import RunViews
+
+_SEEDS = tf.stack([tf.zeros([64], tf.int32), tf.range(64)], axis=1)
+
+
+def _views(**changes):
+    options = {"small_views": 3, "small_image_size": 16, **changes}
+    run = fields.replace(small.RUN, **options)
+    resolved = resolve_views(run.views, "cifar10", 32)
+    return dataclasses.replace(resolved, wire_dtype="float32")
+
+
+def _made(options, images):
+    made = RunViews(options)
+    return made.finish(made.geometric(images, _SEEDS), _SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "large", "small_area"),
+    [
+        ({}, (0.14, 1.0), (0.05, 0.14)),
+        (
+            {"min_crop_area": 0.4, "small_crop_area": 0.2},
+            (0.4, 1.0),
+            (0.2, 0.4),
+        ),
+    ],
+)
+def test_crops_have_areas_of_their_own(changes, large, small_area):
+    # Red and green tell the place; what they span is the crop.
+    place = np.arange(200, dtype=np.uint8)
+    image = np.zeros([200, 200, 3], np.uint8)
+    image[..., 0], image[..., 1] = place[:, np.newaxis], place
+    images = np.repeat(image[np.newaxis], 64, axis=0)
+    options = _views(augmentation="crop", augment_on="host", **changes)
+    made = _made(options, images)
+    for name, side, count, (least, most) in (
+        ("views", 32, 2, large),
+        ("small_views", 16, 3, small_area),
+    ):
+        pixels = made[name].numpy()
+        assert pixels.shape == (64, count, side, side, 3)
+        span = np.ptp(pixels, axis=(2, 3))[..., :2] * 255 / (1 - 1 / side)
+        areas = np.prod(span / 200, axis=-1)
+        assert least - 0.03 < areas.min() < least + 0.05
+        assert most - 0.15 * most < areas.max() < most + 0.03
+        assert len(np.unique(pixels.reshape(64 * count, -1), axis=0)) > 100
+
+
+_CROPS = [name for name in POLICIES if name != "none"]
+
+
+@pytest.mark.parametrize("augmentation", [*_CROPS, "simclr+rotate"])
+def test_every_policy_makes_them_on_host_and_device(augmentation):
+    images = np.random.default_rng(0).integers(
+        0, 256, [64, 32, 32, 3], np.uint8
+    )
+    options = _views(augmentation=augmentation, augment_on="host", blur=True)
+    host = _made(options, images)
+    assert set(host) == {"views", "small_views"}
+    on_device = dataclasses.replace(options, augment_on="device")
+    sent = _made(on_device, images)
+    seeds = np.split(sent["seeds"], [2], axis=1)
+    assert len(np.unique(sent["seeds"].numpy().reshape(-1, 2), axis=0)) == 320
+    for name, of_size in zip(("views", "small_views"), seeds, strict=True):
+        assert 0 <= host[name].numpy().min() < host[name].numpy().max() <= 1
+        made = RunViews(on_device).on_device()(sent[name], of_size)
+        # Some operations round to levels, of which some differ.
+        assert np.mean(np.abs(made - host[name]) > 2e-3) < 0.01
+
+
+def test_small_views_leave_the_large_ones_alone(monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, [64, 32, 32, 3])
+    images = images.astype(np.uint8)
+    options = _views(augmentation="simclr", augment_on="host")
+    both = _made(options, images)
+    alone = _made(dataclasses.replace(options, small_views=0), images)
+    np.testing.assert_array_equal(both["views"], alone)
+    # As photographs, one by one, with numbers that were drawn before.
+    monkeypatch.setattr(datasets.pipeline, "_BATCHED_BYTES", 0)
+    made = RunViews(options)
+    maker = datasets.ViewMaker(
+        made.geometric, made.finish, made.halvings, 0, made.numbers
+    )
+    source = datasets.from_arrays(images, np.arange(64))
+    batches = datasets.view_batches(source, maker, batch_size=64, seed=0)
+    found, _ = next(iter(batches))
+    for name, pixels in both.items():
+        np.testing.assert_allclose(found[name], pixels, atol=1e-5)
+    # A small crop of 0.05 to 0.14 of 1000 x 1000 pixels, at 16 pixels.
+    halved = made.halvings(tf.constant([1000, 1000]), _SEEDS[0])
+    assert halved == 3
+    assert made.halvings(tf.constant([100, 100]), _SEEDS[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--loss=align_uniform", "--loss=align_uniform"),
+        ("--loss=swd_normal", "--loss=swd_normal"),
+        ("--loss=moco", "--loss=moco"),
+        ("--loss=margin", "--negatives=all_views"),
+        (
+            "--loss=supcon --loss_options=contrast=one_view",
+            "contrast=all_views",
+        ),
+        ("--augmentation=none", "--augmentation=none"),
+        ("--augmentation=ablation:cutout", "--augmentation=ablation:cutout"),
+        ("--loss=cross_entropy --mixup_alpha=0.2", "--mixup_alpha=0"),
+        ("--encoder=vit_s16", "--encoder=vit_s16"),
+        ("--encoder=convnet", "--encoder=convnet"),
+    ],
+)
+def test_what_takes_one_size_is_refused(words, named):
+    arguments = ["--workdir=w", "--small_views=2", *words.split()]
+    with pytest.raises(errors.UserError) as caught:
+        flags.parse(Pretrain, arguments).validate()
+    text = flags.with_flags(Pretrain, caught.value.marked)
+    assert named in text and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"small_image_size": 32}, "small_image_size=32"),
+        ({"small_crop_area": 0.5}, "small_crop_area=0.5"),
+    ],
+)
+def test_small_views_must_be_smaller(changes, named):
+    with pytest.raises(errors.UserError, match=named):
+        _views(**changes)

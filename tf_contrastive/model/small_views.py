@@ -1,0 +1,87 @@
+"""Small views: a second, smaller size of views in the same step.
+
+Multi-crop (Caron et al. 2020, SwAV, section 2.3).
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive.base import errors
+from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
+
+
+class SmallViews(ContrastiveStep):
+    """Takes {"views": [B, V, H, W, K], "small_views": [B, S, h, w, K]}.
+
+    With `augment`, these have "seeds" [B, V + S, 2]. As in SwAV's code the
+    encoder passes once over the views of each size, so that BatchNormalization
+    has statistics of each size and updates the moving ones by the large views
+    first; then the head passes once over all. Probe and nearest neighbors see
+    the large views.
+    """
+
+    def batch(self, data: Any, training: bool) -> Batch:
+        """Unpacks the data."""
+        inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+        if not isinstance(inputs, Mapping):
+            return super().batch(data, training)
+        if not {"views", "small_views"} <= inputs.keys():
+            raise ValueError(
+                f"inputs of {', '.join(inputs)}: must be views and small_views"
+            )
+        loss = self.contrastive_loss
+        if not loss.takes_small_views:
+            raise ValueError(
+                f"small_views: {type(loss).__name__} takes views of one size"
+            )
+        views = inputs["views"]
+        if "seeds" in inputs:
+            views = views, inputs["seeds"]
+        pack = tf.keras.utils.pack_x_y_sample_weight
+        batch = super().batch(pack(views, labels, weights), training)
+        channels = self.encoder.input_shape[-1]
+        small = self.checked(inputs["small_views"], (None, None, channels))
+        return batch._replace(small_views=small)
+
+    def features(self, batch: Batch, training: bool) -> tf.Tensor:
+        """The features of all views, [B, V + S, D]."""
+        large = super().features(batch, training)
+        if batch.small_views is None:
+            return large
+        with any_size(self.encoder):
+            try:
+                small = self.features_of(batch.small_views, training)
+            except ValueError as error:
+                sizes = self.encoder.input_shape, batch.small_views.shape
+                raise errors.UserError(
+                    f"encoder {self.encoder.name} takes images of"
+                    f" {sizes[0][1]} x {sizes[0][2]} pixels alone, and no small"
+                    f" views of {sizes[1][2]} x {sizes[1][3]}: use a"
+                    " convolutional network with a global average"
+                ) from error
+        return tf.concat([large, small], axis=1)
+
+    def loss_arguments(self, batch: Batch) -> dict[str, Any]:
+        """The number of small views, if there are any."""
+        arguments = super().loss_arguments(batch)
+        if batch.num_small:
+            arguments["small_views"] = batch.num_small
+        return arguments
+
+
+@contextlib.contextmanager
+def any_size(network: tf.keras.Model) -> Iterator[None]:
+    """Lets a network of Keras take images of another size than it declares."""
+    models = [x for x in network.submodules if isinstance(x, tf.keras.Model)]
+    specs = {model: model.input_spec for model in [network, *models]}
+    for model, spec in specs.items():
+        if spec is not None:
+            model.input_spec = None
+    try:
+        yield
+    finally:
+        for model, spec in specs.items():
+            model.input_spec = spec
