@@ -48,7 +48,11 @@ class _Generalized(base.ContrastiveLoss):
         )
 
     def per_anchor(
-        self, projections: tf.Tensor, labels: tf.Tensor | None = None
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
+        *,
+        small_views: int = 0,
     ) -> tf.Tensor:
         """Raises `TypeError`: the loss is not a mean over anchors."""
         raise TypeError(f"{type(self).__name__} has no loss for each view")

@@ -52,12 +52,13 @@ class MoCo(declared.MoCo, base.AnchorLoss):
         projections: tf.Tensor,
         labels: tf.Tensor | None = None,
         *,
+        small_views: int = 0,
         keys: tf.Tensor | None = None,
         queue: tf.Tensor | None = None,
         queue_mask: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Computes the unscaled loss of each query, float32 [B, V]."""
-        del labels
+        del labels, small_views
         queries = base.check_projections(projections)
         keys, queue = _checked(queries, keys, queue)
         size = queries.shape[-1]

@@ -341,3 +341,25 @@ def test_a_step_compiles_for_a_tpu():
         assert plan[name] == whole[name], name
     assert plan["memory"] == pytest.approx(whole["memory"], abs=2**20)
     assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.05)
+
+
+@pytest.mark.slow
+@_needs_compiler
+def test_the_operations_of_small_views_are_counted():
+    target = compilation.topology("v5e:1x1")
+    compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
+    found = []
+    for count in (0, 6):
+        options = fields.replace(
+            _options(loss="ntxent"),
+            image_size=32,
+            width=0.5,
+            small_views=count,
+            small_image_size=16,
+        )
+        run, _ = compilation.prepare(options, target.cores)
+        program = lowering.Step(run).lower(8)
+        facts = compiler_.compile(program, "step", compiler.PLAN)
+        found.append(facts["flops"])
+    # Two large views, and six of a quarter of the pixels.
+    assert found[1] / found[0] == pytest.approx(3.5 / 2, rel=0.05)
