@@ -9,8 +9,9 @@ from tf_contrastive import encoders, heads, losses, train
 from tf_contrastive.base import errors
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain, resolve
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.doctor import inspection, memory, speed
+from tf_contrastive.doctor import inspection, memory, smoke, speed
 from tf_contrastive.model import ContrastiveModel
 
 _RNG = np.random.default_rng(0)
@@ -125,3 +126,13 @@ def test_doctor_counts_small_views(predicted):
     with small.encoder():
         report = inspection.inspect(fields.replace(Doctor(), **options))
     assert report.sections["data"]["views"] == "2 x crop at 32x32, 6 x 16x16"
+
+
+@pytest.mark.parametrize(
+    ("side", "sides"), [(224, (64, 32)), (32, (32, 14)), (256, (64, 32))]
+)
+def test_a_trial_has_smaller_small_views(side, sides):
+    run = fields.replace(Pretrain(), small_views=2, image_size=side)
+    trial = smoke.smoke(run, dataset="digits", side=8, examples=1000)
+    trial = resolve(trial, dataset="digits", image_shape=(8, 8, 3))
+    assert (trial.views.side, trial.views.small_side) == sides

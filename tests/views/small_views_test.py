@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_contrastive import datasets, flags
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.pretrain import Pretrain, resolve
 from tf_contrastive.config.views import POLICIES, resolve_views
 from tf_contrastive.views import RunViews
 
@@ -138,8 +138,12 @@ def test_what_takes_one_size_is_refused(words, named):
     [
         ({"small_image_size": 32}, "small_image_size=32"),
         ({"small_crop_area": 0.5}, "small_crop_area=0.5"),
+        ({"small_image_size": 4}, "small_image_size=4"),
+        ({"extra_channels": 1}, "extra_channels=1"),
     ],
 )
-def test_small_views_must_be_smaller(changes, named):
+def test_small_views_must_fit_the_data_and_the_encoder(changes, named):
+    options = {"image_size": 32, "small_views": 2, "extra_channels": 0}
+    run = fields.replace(small.RUN, **{**options, **changes})
     with pytest.raises(errors.UserError, match=named):
-        _views(**changes)
+        resolve(run, dataset="cifar10", image_shape=None, extra_channels=1)

@@ -95,7 +95,10 @@ def smoke(run: Pretrain, *, dataset: str, side: int, examples: int) -> Pretrain:
     if dataset == run.data.dataset:
         train = without_slice(run.data.split)
         test = without_slice(run.data.test_split)
-    changes: dict[str, Any] = {"test_split": test}
+    changes: dict[str, Any] = {
+        "test_split": test,
+        "image_size": min(_SIDE[stem], side),
+    }
     if run.linear.schedule.epochs:
         first = taken if test == train else 0
         changes |= {
@@ -111,13 +114,16 @@ def smoke(run: Pretrain, *, dataset: str, side: int, examples: int) -> Pretrain:
         width = min(0.25, getattr(run.encoder, "width", 1.0))
         changes |= {**run.encoder.shrunk(side), "width": width}
     views = resolve_views(run.views, run.data.dataset, side)
+    if views.small_views:
+        changes |= {
+            "image_size": min(2 * _SIDE[stem], side),
+            "small_image_size": min(_SIDE[stem], views.small_side),
+        }
     return fields.replace(
         dataclasses.replace(run, views=views),
         dataset=dataset,
         split=f"{train}[:{taken}]",
         validation_fraction=0.0,
-        image_size=min(_SIDE[stem], side),
-        small_image_size=None,
         init_from="",
         grad_cache_chunks=chunks,
         batch_size=batch,

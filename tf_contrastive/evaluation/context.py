@@ -199,7 +199,8 @@ class EvaluationContext:
         It is that of a name (None: the run's), with the run's other options of
         views.
         """
-        options, side = self._run.views, self.subject.image_size
+        options = replace(self._run.views, small_views=0)
+        side = self.subject.image_size
         if augmentation is not None:
             options = replace(options, augmentation=augmentation)
         policy = resolve_views(options, source.info.name, side).policy
