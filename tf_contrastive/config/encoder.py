@@ -432,7 +432,8 @@ class EncoderSetup:
         " first layer standardizes images: ImageNet's, the dataset's (known, or"
         f" computed from at most {STANDARDIZE_EXAMPLES} examples), none, or"
         " numbers M,M,M/S,S,S; imagenet with init_from=imagenet or a file: as"
-        " the network's ImageNet weights expect",
+        " the network's ImageNet weights expect, with channels other than 3:"
+        " the dataset's",
         check=standardization,
     )
     l2_normalize_features: bool = option(

@@ -77,7 +77,7 @@ def predict(
     encoded = model.images_at_once(images, views)
     tensors = saved_tensors(model.encoder)
     side = run.views.side
-    channels = run.data.channels
+    channels = run.channels
     rows, candidates = similarity_block(run, replicas)
     features = tf.keras.Input(model.encoder.output_shape[1:])
     width = model.projection_head(features).shape[-1]

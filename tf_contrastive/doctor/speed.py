@@ -113,7 +113,7 @@ def noise(
     """
     rng = np.random.default_rng(0)
     side, count = run.views.side, run.views.views
-    channels = run.data.channels
+    channels = run.channels
     shape = [images, count, side, side, channels]
     if run.views.wire_dtype == "uint8":
         views = rng.integers(0, 256, shape, np.uint8)

@@ -171,8 +171,8 @@ def standardization(encoder: Any) -> str | None:
     """Returns the option `standardize` of a Keras model, if it is known."""
     for layer in getattr(encoder, "layers", ()):
         if layer.name == "standardize":
-            std = 1 / np.array(layer.scale[:3])
-            mean = 0 - np.array(layer.offset[:3]) * std
+            std = 1 / np.array(layer.scale)
+            mean = 0 - np.array(layer.offset) * std
             return write_statistics(ChannelStatistics(tuple(mean), tuple(std)))
     return None
 

@@ -7,9 +7,11 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors
 from tf_contrastive.config import views as config
+from tf_contrastive.config.data import Reading
 from tf_contrastive.views import prng
 from tf_contrastive.views.policies import Policy, build
 
+_READING = Reading()
 _without_autograph = tf.autograph.experimental.do_not_convert
 
 
@@ -72,19 +74,20 @@ class Views:
     ) -> tf.Tensor:
         """Applies the operations that follow the crop to [n, V, S, S, K].
 
-        Channels after the third are passed on. The seeds are int32 [n, V, 2];
-        `static`: for a device, whose compiler needs known shapes.
+        Channels after those of the policy are passed on. The seeds are int32
+        [n, V, 2]; `static`: for a device, whose compiler needs known shapes.
         """
-        colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
+        own = self.policy.channels or 3
+        colors = tf.reshape(pixels[..., :own], [-1, *pixels.shape[2:4], own])
         number = tf.tile(tf.range(self.count), [tf.shape(pixels)[0]])
         colors = self.policy.photometric(
             colors, tf.reshape(seeds, [-1, 2]), static=static, view=number
         )
-        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], 3])
-        colors = tf.ensure_shape(colors, [*pixels.shape[:4], 3])
-        if pixels.shape[-1] == 3:
+        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], own])
+        colors = tf.ensure_shape(colors, [*pixels.shape[:4], own])
+        if pixels.shape[-1] == own:
             return colors
-        return tf.concat([colors, pixels[..., 3:]], axis=-1)
+        return tf.concat([colors, pixels[..., own:]], axis=-1)
 
     @_without_autograph
     def halvings(
@@ -118,10 +121,14 @@ def _of_views(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 class RunViews(Views):
     """The views of a run, by its resolved options."""
 
-    def __init__(self, options: config.Views) -> None:
+    def __init__(
+        self, options: config.Views, reading: Reading = _READING
+    ) -> None:
         policy = build(
             options.policy.label,
             image_size=options.side,
+            channels=reading.float_channels,
+            colors=reading.colors,
             **options.policy.arguments(),
         )
         super().__init__(policy, options.views)
