@@ -107,12 +107,14 @@ class Reading:
         " empty: the range of the type, 0 and 1 of floats; also reads 16 bits"
         " of 3 channels whole",
         minimum=-3e38,
+        family="reading_options",
     )
     color_channels: tuple[int, ...] = option(
         (),
         "R,G,B: three channels, from 0, whose colours are augmented and shown;"
         " empty: the channels of 3, else none",
         maximum=MAX_CHANNELS - 1,
+        family="reading_options",
     )
 
     csv_path_column: str = option(

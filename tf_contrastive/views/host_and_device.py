@@ -58,7 +58,9 @@ class Views:
         numbers = self.numbers(seeds) if numbers is None else numbers
         pixels = self.policy.crop(images, image_ids, _of_views(numbers))
         side = self.policy.image_size
-        pixels = tf.reshape(pixels, [-1, self._crops, side, side, 3])
+        pixels = tf.reshape(
+            pixels, [-1, self._crops, side, side, pixels.shape[-1]]
+        )
         if self._crops < self.count:
             pixels = tf.repeat(pixels, self.count, axis=1)
         return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
