@@ -189,15 +189,17 @@ class Reading:
                 f"{arg('value_range', written(limits))}: must be two numbers,"
                 " the lower first"
             )
-        if colors and not (
-            self.float_channels
-            and len({*colors}) == len(colors) == 3
-            and max(colors) < self.channels
-        ):
+        if colors and not self.float_channels:
+            raise UserError(
+                f"{arg('color_channels', written(colors))} has no effect on"
+                " images of 3 channels of 8 bits: set"
+                f" {arg('value_range')}, or leave it out"
+            )
+        is_triple = len({*colors}) == len(colors) == 3
+        if colors and not (is_triple and max(colors) < self.channels):
             raise UserError(
                 f"{arg('color_channels', written(colors))}: must be three"
-                f" different channels below {arg('channels', self.channels)},"
-                f" which is not 3, or with {arg('value_range')}"
+                f" different channels below {self.channels}, from 0"
             )
 
 

@@ -9,6 +9,7 @@ import functools
 import io
 import zipfile
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -143,9 +144,11 @@ def _of_pillow(image: PIL.Image.Image) -> np.ndarray:
 def decode(contents: tf.Tensor, reading: Reading) -> tf.Tensor:
     """Returns an image file's bytes, string [], as float32 [h, w, C]."""
 
-    return _by_python(
-        lambda data: scaled(read(data)[1], reading), contents, reading
-    )
+    def image(data: Any) -> np.ndarray:
+        # Eager code passes an array of one object.
+        return scaled(read(np.asarray(data, "O").item())[1], reading)
+
+    return _by_python(image, contents, reading)
 
 
 def scaled_in_graph(values: tf.Tensor, reading: Reading) -> tf.Tensor:

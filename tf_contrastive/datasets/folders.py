@@ -210,6 +210,8 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
     images, others = walk(path, reading)
     heic = decoding.lacking(others)
     left_out = _extensions(others) + heic
+    if any(x.lower().endswith(float_images.EXTENSIONS) for x in others):
+        left_out += f"; NumPy's need {errors.arg('channels', 'N')}"
     if not images:
         raise errors.UserError(
             f"{name}: no images under {path} ({left_out or 'no files'}):"

@@ -133,8 +133,8 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             f"{errors.arg('init_from', path)} holds another encoder:"
             f" {len(differing)} variables differ, such as {one} from"
             f" {another}: set its {errors.arg('encoder')},"
-            f" {errors.arg('width')}, {errors.arg('stem')} and"
-            f" {errors.arg('image_size')}"
+            f" {errors.arg('width')}, {errors.arg('stem')},"
+            f" {errors.arg('image_size')} and {errors.arg('channels')}"
         )
     mine_unseen = unseen_options(encoder)
     for option, value in unseen_options(other).items():
