@@ -466,8 +466,8 @@ _LISTING: dict[str, type[Policy]] = components.implementations(declared.LISTING)
 @functools.cache  # Once for a policy that is built again.
 def _report_left_out(policy: str, operations: str) -> None:
     terminal.info(
-        f"augmentation {policy}: {operations} left out, since there are no"
-        f" {errors.arg('color_channels')}"
+        f"augmentation {policy}: {operations} left out, since color_channels"
+        " are not set"
     )
 
 
