@@ -229,7 +229,8 @@ class PreparedRun:
 
     def batches(self, start_step: int = 0) -> Any:
         """Returns the distributed batches, from a step on."""
-        data, made = self.options.data, RunViews(self.options.views)
+        data = self.options.data
+        made = RunViews(self.options.views, self.options.reading)
         maker = datasets.ViewMaker(
             made.geometric,
             made.finish,
@@ -482,6 +483,7 @@ def _summaries(
     def write_views() -> None:
         originals = _in_thread(lambda: histograms.originals_of(run))
         pixels, _ = made()
+        originals, pixels = map(run.source.info.shown, (originals, pixels))
         tf.summary.image("views", tensorboard.view_grid(originals, pixels))
 
     return tensorboard.TensorBoard(

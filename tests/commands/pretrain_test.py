@@ -82,7 +82,10 @@ def start(tmp_path):
     [
         ([], {}),
         (["--encoder=resnet18", "--width=0.25"], {}),
-        (["--zero_init_residual=false"], {"zero_init_residual": False}),
+        (
+            ["--encoder_options=zero_init_residual=false"],
+            {"zero_init_residual": False},
+        ),
         (["--standardize=dataset"], {"standardize": "dataset"}),
     ],
 )

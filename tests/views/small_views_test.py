@@ -34,9 +34,9 @@ def _made(options, images):
     [
         ({}, (0.14, 1.0), (0.05, 0.14)),
         (
-            {"min_crop_area": 0.4, "small_crop_area": 0.2},
+            {"min_crop_area": 0.4},
             (0.4, 1.0),
-            (0.2, 0.4),
+            (0.05, 0.4),
         ),
     ],
 )
@@ -137,7 +137,7 @@ def test_what_takes_one_size_is_refused(words, named):
     ("changes", "named"),
     [
         ({"small_image_size": 32}, "small_image_size=32"),
-        ({"small_crop_area": 0.5}, "small_crop_area=0.5"),
+        ({"min_crop_area": 0.04}, "min_crop_area=0.04"),
         ({"small_image_size": 4}, "small_image_size=4"),
         ({"extra_channels": 1}, "extra_channels=1"),
     ],

@@ -260,8 +260,8 @@ def _check_data(
         if key in changed
     ]
     otherwise = (
-        f"set {errors.arg('allow_changed_data')} to go on with another order"
-        " and number of steps"
+        f"set {errors.arg('allow_changed_data', True)} to go on with another"
+        " order and number of steps"
         if same_labels
         else f"choose another {errors.arg('workdir')}, since labels would have"
         " another meaning"

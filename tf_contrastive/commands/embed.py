@@ -13,8 +13,9 @@ from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import (
     Reading,
-    check_encoder_channels,
+    extra_of_encoder,
     inherited,
+    with_channels,
 )
 from tf_contrastive.config.dataset import AtPath
 from tf_contrastive.config.embed import Embedding
@@ -75,8 +76,10 @@ def run(options: Embed) -> int:
         source = read(name, split)
     encoder = exporting.load(settings.workdir or settings.saved_model)
     shape = exporting.image_shape(encoder)
-    extra = shape[2] - 3
-    check_encoder_channels(extra, source.info.name, source.info.extra_channels)
+    info = source.info
+    extra = extra_of_encoder(
+        shape[2], info.name, info.channels, info.extra_channels
+    )
     features = exporting.num_features(encoder)
     of_tfds = source.arrays is None and not isinstance(
         dataset.read(dataset.image_dataset(name)), AtPath
@@ -155,6 +158,7 @@ def _input(options: Embed) -> tuple[str, str, Reading]:
         data = run.data
         if not name:
             reading = inherited(reading, run.reading)
+        reading = with_channels(reading, run.reading)
         name, data_dir = name or data.dataset, data_dir or data.data_dir
     images = dataset.image_dataset(name)
     declared = dataset.read(images)

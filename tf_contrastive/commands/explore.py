@@ -8,7 +8,7 @@ from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.data import Reading, inherited
+from tf_contrastive.config.data import Reading, inherited, with_channels
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import group
 
@@ -52,7 +52,7 @@ def run(options: Explore) -> int:
     sources, reading = _open(options)
     asked = queries = None
     if e.query:
-        paths = datasets.find_images(e.query)
+        paths = datasets.find_images(e.query, reading)
         asked = datasets.from_paths(paths, reading)
     encoder = exporting.load(e.workdir or e.saved_model)
 
@@ -85,6 +85,7 @@ def _open(options: Explore) -> "tuple[list[datasets.Source], Reading]":
             name = run.data.dataset
             usual = [run.data.split, run.data.test_split]
             reading = inherited(reading, run.reading)
+        reading = with_channels(reading, run.reading)
         data_dir = data_dir or run.data.data_dir
     given = e.split
     sources: list[datasets.Source] = []

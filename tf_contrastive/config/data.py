@@ -14,7 +14,7 @@ from tf_contrastive.config.dataset import (
     image_dataset,
     read,
 )
-from tf_contrastive.config.fields import argument, option
+from tf_contrastive.config.fields import argument, option, written
 
 SAMPLERS = ("shuffle", "class_balanced")
 
@@ -25,6 +25,7 @@ STANDARDIZE_EXAMPLES = 10_000
 STANDARDIZATIONS = ("imagenet", "dataset", "none")
 # Classes that the labels of data may make, at most.
 MAX_CLASSES = 100_000
+MAX_CHANNELS = 16
 
 
 def channel_statistics(standardize: str) -> ChannelStatistics:
@@ -50,14 +51,16 @@ def write_statistics(statistics: ChannelStatistics, digits: int = 6) -> str:
 
 def _read_statistics(value: str) -> ChannelStatistics | None:
     """Returns the statistics that `write_statistics` wrote, else None."""
-    number = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
-    three = ",".join([number] * 3)
-    if not (match := re.fullmatch(f"{three}/{three}", value)):
+    number = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+    several = f"{number}(?:,{number})*"
+    if not re.fullmatch(f"{several}/{several}", value):
         return None
-    numbers = tuple(map(float, match.groups()))
-    statistics = ChannelStatistics(numbers[:3], numbers[3:])
-    held = all(map(is_float32, numbers)) and min(statistics.std) > 0
-    return statistics if held else None
+    mean, std = (
+        tuple(map(float, part.split(","))) for part in value.split("/")
+    )
+    held = all(map(is_float32, mean + std)) and min(std) > 0
+    fits = len(mean) == len(std) and held
+    return ChannelStatistics(mean, std) if fits else None
 
 
 def standardization(value: str) -> str | None:
@@ -65,7 +68,7 @@ def standardization(value: str) -> str | None:
     if value in STANDARDIZATIONS or _read_statistics(value):
         return None
     return (
-        "three means and three deviations above 0, M,M,M/S,S,S, or"
+        "a mean and a deviation above 0 of each channel, M,M,M/S,S,S, or"
         f" {one_of(value, STANDARDIZATIONS)}"
     )
 
@@ -90,6 +93,29 @@ def without_slice(split: str) -> str:
 @dataclasses.dataclass(frozen=True)
 class Reading:
     """How the images of a folder, CSV or TFRecord file are read."""
+
+    channels: int = option(
+        3,
+        "channels of the images; other than 3, images of 8 or 16 bits or floats"
+        " are read whole, each of the same channels",
+        minimum=1,
+        maximum=MAX_CHANNELS,
+    )
+    value_range: tuple[float, ...] = option(
+        (),
+        "LOW,HIGH: values that become 0 and 1, beyond which they are clipped;"
+        " empty: the range of the type, 0 and 1 of floats; also reads 16 bits"
+        " of 3 channels whole",
+        minimum=-3e38,
+        family="reading_options",
+    )
+    color_channels: tuple[int, ...] = option(
+        (),
+        "R,G,B: three channels, from 0, whose colours are augmented and shown;"
+        " empty: the channels of 3, else none",
+        maximum=MAX_CHANNELS - 1,
+        family="reading_options",
+    )
 
     csv_path_column: str = option(
         "",
@@ -143,6 +169,39 @@ class Reading:
         """Whether images may lack a label, which is -1, and others have one."""
         return self.unlabelled == "own_views"
 
+    @property
+    def float_channels(self) -> int | None:
+        """Channels of images read as float32 in [0, 1]; None: uint8 of 3."""
+        is_float = self.channels != 3 or self.value_range
+        return self.channels if is_float else None
+
+    @property
+    def colors(self) -> tuple[int, ...]:
+        """The channels of red, green and blue, or none."""
+        usual = (0, 1, 2) if self.channels == 3 else ()
+        return self.color_channels or usual
+
+    def check(self) -> None:
+        """Raises `UserError` for channels that do not go together."""
+        limits, colors = self.value_range, self.color_channels
+        if limits and not (len(limits) == 2 and limits[0] < limits[1]):
+            raise UserError(
+                f"{arg('value_range', written(limits))}: must be two numbers,"
+                " the lower first"
+            )
+        if colors and not self.float_channels:
+            raise UserError(
+                f"{arg('color_channels', written(colors))} has no effect on"
+                " images of 3 channels of 8 bits: set"
+                f" {arg('value_range')}, or leave it out"
+            )
+        is_triple = len({*colors}) == len(colors) == 3
+        if colors and not (is_triple and max(colors) < self.channels):
+            raise UserError(
+                f"{arg('color_channels', written(colors))}: must be three"
+                f" different channels below {self.channels}, from 0"
+            )
+
 
 def inherited(given: Reading, run: Reading) -> Reading:
     """Returns how to read the data of a run: as it did, but for what is set."""
@@ -153,6 +212,18 @@ def inherited(given: Reading, run: Reading) -> Reading:
     }
     fraction = run.test_fraction or given.test_fraction
     return dataclasses.replace(run, **changed | {"test_fraction": fraction})
+
+
+def with_channels(given: Reading, run: Reading) -> Reading:
+    """Returns how to read other data for a run's encoder."""
+    if given.float_channels or given.color_channels:
+        return given
+    return dataclasses.replace(
+        given,
+        channels=run.channels,
+        value_range=run.value_range,
+        color_channels=run.color_channels,
+    )
 
 
 # ---- Options of a run --------------------------------------------------------
@@ -213,17 +284,13 @@ class Data:
         False,
         "resume although the number of images has changed since the start",
         identity=False,
+        family="data_options",
     )
 
     @property
     def balances_classes(self) -> bool:
         """Whether a batch's examples depend on their class; each needs one."""
         return self.sampler == "class_balanced"
-
-    @property
-    def channels(self) -> int:
-        """Channels of a view, of resolved options."""
-        return 3 + (self.extra_channels or 0)
 
 
 def check_pod(workdir: str, data: Data) -> None:
@@ -243,11 +310,20 @@ def check_pod(workdir: str, data: Data) -> None:
             )
 
 
-def check_encoder_channels(channels: int, dataset: str, present: int) -> None:
-    """Raises `UserError` if an encoder takes more extra channels."""
-    if channels > present:
-        raise UserError(
-            f"the encoder takes {channels} channels in addition to the"
-            f" colours, and {dataset} has {present}: use the dataset that it"
-            " was trained on, or one with as many"
-        )
+def extra_of_encoder(
+    channels: int, dataset: str, own: int, present: int
+) -> int:
+    """Returns the extra channels that an encoder of `channels` takes.
+
+    Of a dataset whose images have `own` channels, and `present` extra ones.
+
+    Raises:
+      UserError: if the dataset has fewer, or its images have more.
+    """
+    if own <= channels <= own + present:
+        return channels - own
+    raise UserError(
+        f"the encoder takes {channels} channels, and {dataset} has {own} and"
+        f" {present} in addition: use the dataset that it was trained on, one"
+        f" with as many, or {arg('channels', channels)}"
+    )

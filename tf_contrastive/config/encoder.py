@@ -413,7 +413,7 @@ ENCODER = Family(
     check=lambda name: (
         None if name in ENCODERS or is_own(name) else one_of(name, near(name))
     ),
-    flags=("width", "stem", "zero_init_residual"),
+    flags=("width", "stem"),
     declare=declare,
 ).option(ResNet(network="resnet50"))
 
@@ -437,7 +437,8 @@ class EncoderSetup:
         " first layer standardizes images: ImageNet's, the dataset's (known, or"
         f" computed from at most {STANDARDIZE_EXAMPLES} examples), none, or"
         " numbers M,M,M/S,S,S; imagenet with init_from=imagenet or a file: as"
-        " the network's ImageNet weights expect",
+        " the network's ImageNet weights expect, with channels other than 3:"
+        " the dataset's",
         check=standardization,
     )
     l2_normalize_features: bool = option(

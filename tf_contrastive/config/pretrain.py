@@ -7,7 +7,13 @@ import psutil
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, Data, Reading
+from tf_contrastive.config.data import (
+    DEFAULT_IMAGE_SIZE,
+    STANDARDIZATIONS,
+    Data,
+    Reading,
+    channel_statistics,
+)
 from tf_contrastive.config.encoder import (
     ENCODER,
     EncoderDeclaration,
@@ -36,7 +42,12 @@ from tf_contrastive.config.runtime import (
     resolve_precision,
 )
 from tf_contrastive.config.schedule import Schedule, resolve_warmup
-from tf_contrastive.config.views import Views, resolve_views, resolve_wire_dtype
+from tf_contrastive.config.views import (
+    Views,
+    check_channels,
+    resolve_views,
+    resolve_wire_dtype,
+)
 
 _ONE_CPU = Machine()
 _WIRE_BYTES = {"float32": 4, "uint8": 1}
@@ -73,8 +84,34 @@ class Pretrain(Command):
         if self.views.small_views:
             self._check_small_views()
         self.linear.check()
+        self._check_channels()
         if self.views.image_size:
             self.encoder.resolved(self.views.image_size)
+
+    def _check_channels(self) -> None:
+        """Raises `UserError` for options of images of other channels."""
+        reading, setup = self.reading, self.setup
+        reading.check()
+        check_channels(self.views.policy, reading.float_channels)
+        if setup.standardize not in STANDARDIZATIONS:
+            count = len(channel_statistics(setup.standardize).mean)
+            if count != reading.channels:
+                raise UserError(
+                    f"{arg('standardize', setup.standardize)} is of {count}"
+                    f" channels, and images have {reading.channels}: set as"
+                    f" many, or {arg('standardize', 'dataset')}"
+                )
+        if reading.channels != 3 and setup.starts_from_weights(self.encoder):
+            raise UserError(
+                f"{arg('init_from', setup.init_from)} holds an encoder of 3"
+                f" channels: leave {arg('channels', reading.channels)} out, or"
+                f" {arg('init_from')}"
+            )
+
+    @property
+    def channels(self) -> int:
+        """Channels of a view, of resolved options."""
+        return self.reading.channels + (self.data.extra_channels or 0)
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
@@ -290,11 +327,12 @@ def check_memory(
     """
     present, views = psutil.virtual_memory().total, run.views
     images = run.schedule.batch_size / machine.hosts
-    size = _WIRE_BYTES[views.wire_dtype] * run.data.channels
+    size = _WIRE_BYTES[views.wire_dtype] * run.channels
     needed = images * views.pixels * size
     name: str = arg("batch_size", run.schedule.batch_size)
     if run.data.cache == "memory" and image_shape:
         kept = float(num_examples * math.prod(image_shape))
+        kept *= 4 if run.reading.float_channels else 1
         if kept > needed:
             needed, name = kept, arg("cache", "memory")
     if needed > present:
@@ -347,7 +385,7 @@ def resolve(
       run: validated.
       machine: its devices.
       dataset: the name under which the data were opened.
-      image_shape: (height, width, 3), or None where it varies.
+      image_shape: (height, width, channels), or None where it varies.
       extra_channels: channels of the dataset's feature `extra`.
       multi_label: whether an image has several labels.
     """
@@ -371,6 +409,8 @@ def resolve(
     precision = resolve_precision(run.runtime.precision, machine)
     encoder = run.encoder.resolved(size)
     setup = resolve_setup(run.setup, encoder)
+    if run.reading.channels != 3 and setup.standardize == "imagenet":
+        setup = dataclasses.replace(setup, standardize="dataset")
     views = resolve_views(run.views, dataset, size)
     if views.small_views:
         _check_small_views(encoder, views.small_side, extra)
@@ -378,7 +418,7 @@ def resolve(
         on_device = machine.on_tpu or machine.gpu_capability
         place = "device" if on_device else "host"
         views = dataclasses.replace(views, augment_on=place)
-    wire_dtype = resolve_wire_dtype(views, extra)
+    wire_dtype = resolve_wire_dtype(views, extra, run.reading)
     xla = run.runtime.xla
     if xla == "auto":
         xla = "on" if machine.gpu_capability else "off"

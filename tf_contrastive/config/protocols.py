@@ -49,6 +49,7 @@ class ProtocolDeclaration:
       needs_labels: whether both splits must have classes to score.
       learns: whether what it scores on test has learnt from train.
       needs_projections: whether the encoder must have a projection head.
+      changes_colors: whether it changes three colours of 8 bits.
       smallest: split -> images that it must have.
     """
 
@@ -61,6 +62,7 @@ class ProtocolDeclaration:
     needs_labels: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     needs_projections: ClassVar[bool] = False
+    changes_colors: ClassVar[bool] = False
     smallest: ClassVar[Mapping[str, int]] = {}
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -332,6 +334,7 @@ class Robustness(_Classifier):
     lacks = "tf_contrastive.evaluation.robustness:lacks_classifier_or_images"
     version = 4
     prefix = "robustness_"
+    changes_colors = True
     shared = ("linear", "seed")
     # A noise, a blur and a digital corruption.
     cpu: ClassVar = {
@@ -410,6 +413,7 @@ class Transforms(ProtocolDeclaration):
 
     implementation = "tf_contrastive.evaluation.transformations:measure"
     learns = True
+    changes_colors = True
     shared = ("seed",)
     cpu: ClassVar = {"transforms_train": 2000, "transforms_test": 2000}
     # A stratified tenth, for early stopping, needs an image of each of 4

@@ -10,6 +10,7 @@ from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
 from tf_contrastive.config.components import Component, Family, by_name
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import argument, module_of, option
@@ -30,11 +31,14 @@ OPERATIONS = {
     "solarize": True,
     "motion_blur": True,
 }
+# Those that round pixels to 256 levels.
+_ON_LEVELS = {"equalize", "solarize", "motion_blur"}
 # Defaults for small images: CIFAR's (SimCLR, appendix B.9).
 SMALL_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
-# With small views, the smallest area of a large view's crop and the largest of
-# a small one's (SwAV's code, --min_scale_crops and --max_scale_crops).
+# With small views, the smallest area of a large view's crop, which is the
+# largest of a small one's, and its smallest (SwAV's code).
 LARGE_CROP_AREA = 0.14
+SMALL_CROP_AREA = 0.05
 
 
 # ---- The policies ------------------------------------------------------------
@@ -66,6 +70,11 @@ class PolicyDeclaration(Component):
     def sends_levels(self, on_device: bool) -> bool:
         """Whether the host's views have 256 levels, or get them `on_device`."""
         del on_device
+        return self.acts_on_levels
+
+    @property
+    def rounds(self) -> bool:
+        """Whether an operation rounds to 256 levels."""
         return self.acts_on_levels
 
 
@@ -140,6 +149,11 @@ class Broader(SimCLR):
 
     name = "broader"
 
+    @property
+    def rounds(self) -> bool:
+        """Whether an operation rounds to 256 levels: several do."""
+        return True
+
 
 class SimAugment(SimCLR):
     """SimAugment."""
@@ -195,6 +209,11 @@ class _Listing(PolicyDeclaration):
     def label(self) -> str:
         """The name with the operations."""
         return self.name + "+".join(self.names)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether an operation rounds to 256 levels."""
+        return not _ON_LEVELS.isdisjoint(self.names)
 
 
 class SimCLRPlus(_Listing, SimCLR):
@@ -423,15 +442,6 @@ class Views:
         None,
         "side of a small view in pixels; auto: 3/7 of --image_size (96 of 224)",
         minimum=1,
-        family="augmentation_options",
-    )
-    small_crop_area: float = option(
-        0.05,
-        "smallest area of a small view's crop, as a fraction of the image's;"
-        " the largest is --min_crop_area",
-        above=0.0,
-        maximum=1.0,
-        family="augmentation_options",
     )
     mixup_alpha: float = option(
         0.0,
@@ -478,6 +488,19 @@ class Views:
         return bool(self.mixup_alpha or self.cutmix_alpha)
 
 
+def check_channels(
+    policy: PolicyDeclaration, float_channels: int | None
+) -> None:
+    """Raises `UserError` for a policy that would round images of floats."""
+    if float_channels and policy.rounds:
+        fitting = ", ".join(n for n, x in POLICIES.items() if not x().rounds)
+        raise UserError(
+            f"{arg('augmentation', policy.label)} rounds pixels to 8 bits, and"
+            f" {arg('channels', float_channels)} or {arg('value_range')} keeps"
+            f" them whole: use {fitting}"
+        )
+
+
 def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     """Returns the options with the defaults that depend on the data."""
     is_small = image_size <= CIFAR_STEM_MAX_SIDE
@@ -507,17 +530,23 @@ def _check_small(views: Views) -> None:
             f" {views.side} pixels of the other views: set a smaller one"
         )
     largest = views.policy.arguments()["min_crop_area"]
-    if views.small_crop_area > largest:
+    if largest < SMALL_CROP_AREA:
         raise UserError(
-            f"{arg('small_crop_area', views.small_crop_area)} is more than"
-            f" {arg('min_crop_area', largest)}, the largest area of a small"
-            " view's crop: set less"
+            f"{arg('min_crop_area', largest)}: it is the largest area of a"
+            f" small view's crop, too: set at least {SMALL_CROP_AREA}"
         )
 
 
-def resolve_wire_dtype(views: Views, extra_channels: int) -> str:
+def resolve_wire_dtype(
+    views: Views, extra_channels: int, reading: Reading
+) -> str:
     """Returns `wire_dtype` of views to which `extra_channels` are appended."""
     given = views.wire_dtype
+    if given == "uint8" and reading.float_channels:
+        raise UserError(
+            f"{arg('wire_dtype', given)} rounds images that are read whole: set"
+            f" {arg('wire_dtype', 'auto')}"
+        )
     if given == "uint8" and extra_channels:
         raise UserError(
             f"{arg('wire_dtype', given)}: the {extra_channels} channels of"

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 
 from tf_contrastive.base import errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import Digits
-from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets import float_images, split_spec
 from tf_contrastive.datasets.source import Access, Info, Source, in_memory
 
 # Every fifth of the digits is in the test split: 360 of 1,797.
@@ -22,6 +23,8 @@ def from_arrays(
     name: str = "arrays",
     split: str = "all",
     unlabelled: bool = False,
+    channels: int = 3,
+    value_range: tuple[float, ...] = (),
 ) -> Source:
     """Makes a source of arrays.
 
@@ -35,11 +38,53 @@ def from_arrays(
         many pixels as the views, [n, S, S, k]; they follow the views' channels.
       name, split: for messages.
       unlabelled: whether integers may be -1, for images without a label.
+      channels, value_range: see `config.data.Reading`.
 
     Raises:
       UserError: for other shapes, types or values.
     """
     pixels = np.asarray(images)
+    reading = Reading(channels=channels, value_range=value_range)
+    reading.check()
+    if reading.float_channels is not None:
+        pixels = _whole(pixels, reading)
+    else:
+        pixels = _levels(pixels)
+    arrays, rows = {"image": pixels}, len(pixels)
+    names = tuple(label_names or ())
+    num_classes, extra_channels = None, 0
+    if labels is not None:
+        classes = np.asarray(labels)
+        num_classes = check_labels(classes, names, rows, unlabelled)
+        arrays["label"] = classes.astype(np.int64)
+    if extra is not None:
+        more = np.asarray(extra)
+        if more.ndim not in (2, 4) or len(more) != rows:
+            raise errors.UserError(
+                f"extra channels of shape {list(more.shape)}: pass"
+                f" [{rows}, k], or [{rows}, S, S, k] with the side S of a view"
+            )
+        arrays["extra"] = more.astype(np.float32)
+        extra_channels = more.shape[-1]
+    info = Info(
+        name,
+        split,
+        rows,
+        num_classes,
+        (pixels.shape[1], pixels.shape[2], pixels.shape[3]),
+        names,
+        unlabelled=num_classes is not None
+        and bool((arrays["label"] < 0).any()),
+        multi_label=num_classes is not None and arrays["label"].ndim == 2,
+        extra_channels=extra_channels,
+        float_channels=reading.float_channels,
+        colors=reading.colors,
+    )
+    return in_memory(arrays, lambda record: record, info, decoded=True)
+
+
+def _levels(pixels: np.ndarray) -> np.ndarray:
+    """Returns images as uint8 [n, h, w, 3]."""
     if np.issubdtype(pixels.dtype, np.floating):
         if pixels.size and not (pixels.min() >= 0 and pixels.max() <= 1):
             raise errors.UserError(
@@ -61,35 +106,21 @@ def from_arrays(
         )
     if pixels.shape[3] == 1:
         pixels = np.repeat(pixels, 3, axis=3)
-    arrays, rows = {"image": pixels}, len(pixels)
-    names = tuple(label_names or ())
-    num_classes, extra_channels = None, 0
-    if labels is not None:
-        classes = np.asarray(labels)
-        num_classes = check_labels(classes, names, rows, unlabelled)
-        arrays["label"] = classes.astype(np.int64)
-    if extra is not None:
-        channels = np.asarray(extra)
-        if channels.ndim not in (2, 4) or len(channels) != rows:
-            raise errors.UserError(
-                f"extra channels of shape {list(channels.shape)}: pass"
-                f" [{rows}, k], or [{rows}, S, S, k] with the side S of a view"
-            )
-        arrays["extra"] = channels.astype(np.float32)
-        extra_channels = channels.shape[-1]
-    info = Info(
-        name,
-        split,
-        rows,
-        num_classes,
-        (pixels.shape[1], pixels.shape[2], 3),
-        names,
-        unlabelled=num_classes is not None
-        and bool((arrays["label"] < 0).any()),
-        multi_label=num_classes is not None and arrays["label"].ndim == 2,
-        extra_channels=extra_channels,
-    )
-    return in_memory(arrays, lambda record: record, info, decoded=True)
+    return pixels
+
+
+def _whole(images: np.ndarray, reading: Reading) -> np.ndarray:
+    """Returns images of any type as float32 [n, h, w, C] in [0, 1]."""
+    if images.ndim not in (3, 4) or not images.size:
+        raise errors.UserError(
+            f"images of shape {[*images.shape]}: pass [n, h, w, channels]"
+        )
+    try:
+        # One by one, since some are float64 on the way.
+        rows = [float_images.scaled(image, reading) for image in images]
+    except float_images.FormError as error:
+        raise errors.UserError(f"an image {error}") from error
+    return np.stack(rows)
 
 
 def check_labels(
@@ -145,7 +176,7 @@ def digits(name: str, options: Digits, split: str, access: Access) -> Source:
     Ordered by class, every fifth is in the test split (360), the others in the
     training split (1,437).
     """
-    del options, access
+    del options
     from sklearn import datasets as sklearn_datasets
 
     data = sklearn_datasets.load_digits()
@@ -163,6 +194,8 @@ def digits(name: str, options: Digits, split: str, access: Access) -> Source:
         tuple(map(str, range(10))),
         name=name,
         split=split,
+        channels=access.reading.channels,
+        value_range=access.reading.value_range,
     )
     digests = split_spec.numbered(Digits.name, rows)
     return dataclasses.replace(source, digests=digests)

@@ -16,7 +16,8 @@ def channel_statistics(source: Source) -> ChannelStatistics:
     over the split; every image has the same weight.
     """
     info = source.info
-    if known := facts(info.name).statistics:
+    is_float = info.float_channels is not None
+    if (known := facts(info.name).statistics) and not is_float:
         return known
     count = min(info.num_examples, STANDARDIZE_EXAMPLES)
     rows = np.linspace(0, info.num_examples - 1, count).round().astype(int)
@@ -26,7 +27,8 @@ def channel_statistics(source: Source) -> ChannelStatistics:
 
     @tf.autograph.experimental.do_not_convert
     def moments(example: dict[str, tf.Tensor]) -> tf.Tensor:
-        pixels = tf.cast(example["image"], tf.float64) / 255
+        pixels = tf.cast(example["image"], tf.float64)
+        pixels = pixels if is_float else pixels / 255
         powers = (pixels, pixels**2)
         return tf.stack([tf.reduce_mean(x, [0, 1]) for x in powers])
 
@@ -34,5 +36,6 @@ def channel_statistics(source: Source) -> ChannelStatistics:
     batches = per_image.batch(256).as_numpy_iterator()
     mean, square = np.concatenate(list(batches)).mean(axis=0)
     # A constant channel is left to the first normalization layer.
-    std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), 1 / 255)
+    least = 1 / (65535 if is_float else 255)
+    std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), least)
     return ChannelStatistics(tuple(mean.tolist()), tuple(std.tolist()))

@@ -78,11 +78,6 @@ def extensions() -> tuple[str, ...]:
     return tuple(ending for endings in formats().values() for ending in endings)
 
 
-def is_image(name: str) -> bool:
-    """Whether a file's name has the extension of an image."""
-    return name.lower().endswith(extensions())
-
-
 def lacking(names: Iterable[str]) -> str:
     """Returns what would read HEIC files that are not read here, or nothing."""
     has_heic = any(n.lower().endswith(_FORMATS["HEIF"]) for n in names)

@@ -119,7 +119,7 @@ def contact_sheet(source: Source) -> bytes:
     )
     for place, (row, example) in enumerate(tiles):
         axes = figure.add_subplot(lines, _COLUMNS, place + 1)
-        axes.imshow(example["image"])
+        axes.imshow(info.shown(example["image"]).numpy())
         caption = _caption(source, row, example)
         axes.set_title(caption, fontsize=5, parse_math=False)
         axes.set_axis_off()

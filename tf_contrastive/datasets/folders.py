@@ -12,12 +12,20 @@ from collections.abc import Iterable, Iterator
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import Folder
-from tf_contrastive.datasets import decoding, image_files, paths, split_spec
+from tf_contrastive.datasets import (
+    decoding,
+    float_images,
+    image_files,
+    paths,
+    split_spec,
+)
 from tf_contrastive.datasets.image_files import OWN, Listing, table
 from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Access, Source
 
+_READING = Reading()
 _FORM = f"use PATH/SPLIT/CLASS/IMAGE or PATH/CLASS/IMAGE, {OWN}"
 # What systems keep beside files. Names that start with a dot are hidden anyway.
 _SYSTEM = {
@@ -71,7 +79,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def walk(root: str) -> tuple[list[str], list[str]]:
+def walk(root: str, reading: Reading = _READING) -> tuple[list[str], list[str]]:
     """Lists a folder, without what is hidden or a system's.
 
     Returns:
@@ -80,11 +88,15 @@ def walk(root: str) -> tuple[list[str], list[str]]:
     Raises:
       UserError: for an image whose name is not UTF-8.
     """
+    extensions = decoding.extensions()
+    if reading.float_channels is not None:
+        extensions += float_images.EXTENSIONS
     images: list[str] = []
     others: list[str] = []
     for folder, names in _contents(root):
         for name in names:
-            found = images if decoding.is_image(name) else others
+            is_image = name.lower().endswith(extensions)
+            found = images if is_image else others
             found.append(os.path.join(folder, name))
     images.sort()
     try:
@@ -98,7 +110,7 @@ def walk(root: str) -> tuple[list[str], list[str]]:
     return images, others
 
 
-def find_images(path: str) -> list[str]:
+def find_images(path: str, reading: Reading = _READING) -> list[str]:
     """Returns the image files in a folder, or a path that is not a folder.
 
     Raises:
@@ -107,7 +119,7 @@ def find_images(path: str) -> list[str]:
     path = os.path.expanduser(path)
     if not tf.io.gfile.isdir(path):
         return [path]
-    names = walk(path)[0]
+    names = walk(path, reading)[0]
     if not names:
         raise errors.UserError(
             f"{path} has no images: name files, or another folder"
@@ -189,15 +201,17 @@ def _not_classes(name: str, folders: set[tuple[str, str]]) -> dict[str, str]:
 # ---- The listing -------------------------------------------------------------
 
 
-def _list(name: str, path: str) -> Listing:
+def _list(name: str, path: str, reading: Reading) -> Listing:
     """Lists the images of all splits.
 
     Raises:
       UserError: for a tree of another form.
     """
-    images, others = walk(path)
+    images, others = walk(path, reading)
     heic = decoding.lacking(others)
     left_out = _extensions(others) + heic
+    if any(x.lower().endswith(float_images.EXTENSIONS) for x in others):
+        left_out += f"; NumPy's need {errors.arg('channels', 'N')}"
     if not images:
         raise errors.UserError(
             f"{name}: no images under {path} ({left_out or 'no files'}):"
@@ -245,5 +259,5 @@ def open_folder(
             f"{name}: {path} {what}: use a folder of images, csv:PATH for a"
             " table of them, or tfrecord:PATH"
         )
-    listing = _list(name, path)
+    listing = _list(name, path, access.reading)
     return image_files.open_listing(name, split, access.reading, listing)

@@ -19,7 +19,13 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import decoding, looking, paths, split_spec
+from tf_contrastive.datasets import (
+    decoding,
+    float_images,
+    looking,
+    paths,
+    split_spec,
+)
 from tf_contrastive.datasets.looking import JPEG, PILLOW, PNG
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 
@@ -176,7 +182,9 @@ def _check_trained(
 # ---- Opening -----------------------------------------------------------------
 
 
-def _decode(record: Record, ways: tuple[int, ...], is_turned: bool) -> Record:
+def _decode(
+    record: Record, ways: tuple[int, ...], is_turned: bool, reading: Reading
+) -> Record:
     """Decodes the file of a record, of which all have one of `ways`."""
     contents = tf.io.read_file(record["path"])
     by_way = {
@@ -184,12 +192,14 @@ def _decode(record: Record, ways: tuple[int, ...], is_turned: bool) -> Record:
         PNG: lambda: decoding.decode_png(contents),
         PILLOW: lambda: decoding.pillow(contents, turn=True),
     }
+    if reading.float_channels is not None:
+        by_way = {PILLOW: lambda: float_images.decode(contents, reading)}
     image = by_way[ways[0]]()
     if len(ways) > 1:
         branches = [by_way[way] for way in ways]
         place = tf.searchsorted(ways, [tf.cast(record["way"], tf.int32)])[0]
         image = tf.switch_case(place, branches)
-    image.set_shape([None, None, 3])
+    image.set_shape([None, None, reading.channels])
     if is_turned:
         image = decoding.upright(image, tf.cast(record["turn"], tf.int32))
     example = {"image": image}
@@ -219,23 +229,23 @@ def open_listing(
         test = split_spec.held_out(
             by_names, labels.numbers, reading.test_fraction
         )
-        every = looking.look(paths.Paths(files), listing.place)
+        every = looking.look(paths.Paths(files), listing.place, reading)
         test = split_spec.without_copies(test, every["digest"])
         order = order[test[order] == (split_spec.parse(split)[0] == "test")]
     start, stop = split_spec.bounds(split, len(order))
     taken = np.sort(order[start:stop])
     chosen = paths.Paths(files.take(pa.array(taken)))
     if every is None:
-        found = looking.look(chosen, listing.place)
+        found = looking.look(chosen, listing.place, reading)
     else:
         found = every[taken]
-    good, bad = looking.check(name, chosen, found, reading.max_bad_images)
+    good, bad = looking.check(name, chosen, found, reading)
     found = found[good]
     sizes = np.stack([found["height"], found["width"]], axis=1)
     rows = {"size": sizes, "way": found["way"], "turn": found["turn"]}
     if labels.numbers is not None:
         rows["label"] = labels.numbers[taken][good]
-    formats = [decoding.FORMATS[i] for i in np.unique(found["format"])]
+    formats = [looking.FORMATS[i] for i in np.unique(found["format"])]
     lacking = np.count_nonzero(rows.get("label", np.zeros([0])) < 0)
     about = {
         "files": ", ".join(formats),
@@ -250,15 +260,18 @@ def open_listing(
         split,
         len(good),
         labels.classes,
-        (*sizes[0].tolist(), 3) if is_uniform else None,
+        (*sizes[0].tolist(), reading.channels) if is_uniform else None,
         labels.names,
         bad,
         unlabelled=bool(lacking > 0),
+        float_channels=reading.float_channels,
         by_pillow=PILLOW in ways,
         found=tuple(about.items()),
     )
     is_turned = bool((found["turn"] > 1).any())
-    decode = functools.partial(_decode, ways=ways, is_turned=is_turned)
+    decode = functools.partial(
+        _decode, ways=ways, is_turned=is_turned, reading=reading
+    )
     whole = in_memory(rows, decode, info, paths=chosen.take(good))
     return dataclasses.replace(whole, digests=found["digest"].copy())
 

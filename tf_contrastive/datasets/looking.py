@@ -4,6 +4,7 @@ Pillow reads its header, and TensorFlow or Pillow decodes it, so that a damaged
 one is found here. What is found decides how it is decoded from then on.
 """
 
+import functools
 import os
 import warnings
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ import PIL.Image
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
-from tf_contrastive.datasets import decoding, remembered
+from tf_contrastive.config.data import Reading
+from tf_contrastive.datasets import decoding, float_images, remembered
 from tf_contrastive.datasets.paths import few
 
 # Ways to decode an image: the first two by TensorFlow.
@@ -41,10 +43,13 @@ REASONS = (
     "of floating-point, signed, 32-bit or unusual 16-bit numbers",
     "of more scans than encoders make, or of larger tiles than the image",
     "of a format that is not read",
+    "of other channels or another type",
 )
-_DAMAGED, _CLOSED, ABSENT, _PIXELS, _NUMBERS, _BOMB, _FORMAT = range(7)
+_DAMAGED, _CLOSED, ABSENT, _PIXELS, _NUMBERS, _BOMB, _FORMAT, _FORM = range(8)
+# Formats of images, by their number in a `ROW`.
+FORMATS = (*decoding.FORMATS, *float_images.FORMATS)
 # What is found of an image: its height and width, 0 of an unreadable one; the
-# place of its format in `decoding.FORMATS`, of an unreadable one in `REASONS`;
+# place of its format in `FORMATS`, of an unreadable one in `REASONS`;
 # one of `WAYS`; the orientation of one that TensorFlow decodes, 1 to 8; and a
 # digest of its bytes.
 ROW = np.dtype(
@@ -97,6 +102,13 @@ def _look(contents: bytes) -> tuple[int, ...]:
     return height, width, decoding.FORMATS.index(name), way, orientation
 
 
+def _look_at_float(contents: bytes, reading: Reading) -> tuple[int, ...]:
+    """Returns what is found of an image that is read whole, as `_look`."""
+    name, values = float_images.read(contents)
+    height, width, _ = float_images.scaled(values, reading).shape
+    return height, width, FORMATS.index(name), PILLOW, 1
+
+
 def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
     """Returns how an image is decoded."""
     if name == "JPEG" and image.mode in ("L", "RGB"):
@@ -123,7 +135,7 @@ def _check_tiff(image: PIL.Image.Image) -> None:
         raise _UnreadableError(_NUMBERS)
 
 
-def _row(path: str) -> tuple[int, ...]:
+def _row(path: str, reading: Reading) -> tuple[int, ...]:
     """Returns what is found of an image, of `ROW`."""
     try:
         contents = files.read(path, _MAX_IMAGE)
@@ -133,7 +145,13 @@ def _row(path: str) -> tuple[int, ...]:
         reason = _CLOSED
     else:
         try:
-            return *_look(contents), remembered.digest(contents)
+            if reading.float_channels is None:
+                found = _look(contents)
+            else:
+                found = _look_at_float(contents, reading)
+            return *found, remembered.digest(contents)
+        except float_images.FormError:
+            reason = _FORM
         except _UnreadableError as error:
             (reason,) = error.args
         except decoding.UnsupportedError:
@@ -147,22 +165,40 @@ def _row(path: str) -> tuple[int, ...]:
     return 0, 0, reason, PILLOW, 1, 0
 
 
+def _form_problem(path: str, reading: Reading) -> str:
+    """Returns what is wrong with the form of an image."""
+    try:
+        _look_at_float(files.read(path, _MAX_IMAGE), reading)
+    except float_images.FormError as error:
+        return str(error)
+    return "which has changed: repeat the command"
+
+
 # ---- All images --------------------------------------------------------------
 
 
-def look(paths: Sequence[str], place: str) -> np.ndarray:
+def look(paths: Sequence[str], place: str, reading: Reading) -> np.ndarray:
     """Looks at image files of a folder or a list: a `ROW` of each."""
+    options: tuple[object, ...] = ()
+    if reading.float_channels is not None:
+        options = reading.channels, reading.value_range
     # As many local files as Python's lock lets decode.
     threads = min(max(4, os.cpu_count() or 1), 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of broken metadata.
         return remembered.find(
-            paths, place, _row, ROW, what="image files", threads=threads
+            paths,
+            place,
+            functools.partial(_row, reading=reading),
+            ROW,
+            what="image files",
+            threads=threads,
+            options=options,
         )
 
 
 def check(
-    name: str, paths: Sequence[str], rows: np.ndarray, max_bad_images: int
+    name: str, paths: Sequence[str], rows: np.ndarray, reading: Reading
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Checks that few enough of a dataset's images are unreadable.
 
@@ -170,9 +206,18 @@ def check(
       (indices of the readable images, paths of the unreadable ones).
 
     Raises:
-      UserError: for more than `max_bad_images`, or if none can be read.
+      UserError: for more than `max_bad_images`, if none can be read, or for an
+        image of another form than is asked for.
     """
     is_bad, total = rows["height"] == 0, len(rows)
+    max_bad_images = reading.max_bad_images
+    others = np.flatnonzero(is_bad & (rows["format"] == _FORM))
+    if others.size:
+        path = paths[int(others[0])]
+        raise errors.UserError(
+            f"{name}: {others.size:,} of {total:,} images have another form,"
+            f" such as {path}, {_form_problem(path, reading)}"
+        )
     bad = [paths[i] for i in np.flatnonzero(is_bad).tolist()]
     parts = []
     for number, reason in enumerate(REASONS):

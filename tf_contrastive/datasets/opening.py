@@ -54,6 +54,7 @@ def _open(
     name: str, split: str, data_dir: str | None, reading: Reading
 ) -> Source:
     """Opens a dataset without taking a note of it; see `source`."""
+    reading.check()
     declared = dataset.read(name)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
     access = Access(data_dir or None, reading, other)
@@ -71,6 +72,13 @@ def _open(
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"
         split_spec.refuse_fraction(name, reading, reason)
+    if opened.info.float_channels != reading.float_channels:
+        raise errors.UserError(
+            f"{name} has images of 3 channels of 8 bits: leave"
+            f" {errors.arg('channels')} and {errors.arg('value_range')} out"
+        )
+    info = dataclasses.replace(opened.info, colors=reading.colors)
+    opened = dataclasses.replace(opened, info=info)
     if opened.info.unlabelled and not reading.admits_unlabelled:
         raise errors.UserError(
             f"{name} has images without a label: set"

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from tf_contrastive.base import callables, errors, terminal
 from tf_contrastive.config import own
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import DATASETS, Own
-from tf_contrastive.datasets import remembered, split_spec
+from tf_contrastive.datasets import float_images, remembered, split_spec
 from tf_contrastive.datasets.array_source import check_labels, from_arrays
 from tf_contrastive.datasets.source import (
     Access,
@@ -39,6 +40,8 @@ def from_dataset(
     name: str = "dataset",
     split: str = "train",
     unlabelled: bool = False,
+    channels: int = 3,
+    value_range: tuple[float, ...] = (),
 ) -> Source:
     """Makes a source of a dataset, which is read once to count it.
 
@@ -52,11 +55,14 @@ def from_dataset(
       label_names: a name per class.
       name, split: for messages.
       unlabelled: whether integers may be -1, for images without a label.
+      channels, value_range: see `config.data.Reading`.
 
     Raises:
       UserError: for other elements, an endless or an empty dataset.
     """
-    records = _records(dataset, name)
+    reading = Reading(channels=channels, value_range=value_range)
+    reading.check()
+    records = _records(dataset, name, reading)
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise errors.UserError(
             f"{name} is endless: remove its repeat(), or use take(n)"
@@ -107,6 +113,9 @@ def from_dataset(
         names,
         multi_label=labels.ndim == 2,
         unlabelled=bool((labels < 0).any()),
+        float_channels=reading.float_channels,
+        colors=reading.colors,
+        by_pillow=reading.float_channels is not None,
     )
     # A split is a file of its own.
     place = f"{name} {split_spec.parse(split)[0]}"
@@ -115,8 +124,12 @@ def from_dataset(
     return dataclasses.replace(source, digests=np.array(digests, np.int64))
 
 
-def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+def _records(
+    dataset: tf.data.Dataset, name: str, reading: Reading
+) -> tf.data.Dataset:
     """Returns {"image": uint8 [h, w, 3], "label": int64 [] or [C]}.
+
+    Images are float32 [h, w, K] as `reading` says.
 
     Raises:
       UserError: for elements of another form.
@@ -137,8 +150,13 @@ def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
         image, label = spec["image"], spec.get("label")
         is_right = (
             image.shape.rank in (2, 3)
-            and (image.dtype == tf.uint8 or image.dtype.is_floating)
-            and [*image.shape, 1][2] in (1, 3, None)
+            and (
+                reading.float_channels is not None
+                or (
+                    (image.dtype == tf.uint8 or image.dtype.is_floating)
+                    and [*image.shape, 1][2] in (1, 3, None)
+                )
+            )
             and (label is None or label.shape.is_fully_defined())
             and (label is None or label.shape.rank <= 1)
             and (label is None or label.dtype.is_integer)
@@ -147,7 +165,11 @@ def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
         raise errors.UserError(f"{name} has elements of {spec}: it {_FORM}")
 
     def record(element: Record) -> Record:
-        found = {"image": _pixels(element["image"], name)}
+        image = element["image"]
+        if reading.float_channels is None:
+            found = {"image": _pixels(image, name)}
+        else:
+            found = {"image": float_images.scaled_in_graph(image, reading)}
         if "label" in spec:
             found["label"] = tf.cast(element["label"], tf.int64)
         return found
@@ -190,7 +212,7 @@ def own_data(name: str, options: Own, split: str, access: Access) -> Source:
     if is_function:
         callables.options_of(part, ["split"])  # Others must have defaults.
         data = part(split=base) if by_split else part()
-    source = _source(name, data, split, access.reading.admits_unlabelled)
+    source = _source(name, data, split, access.reading)
     if source.files is None and source.digests is None:
         numbers = np.arange(source.info.num_examples)
         numbers = split_spec.numbered(f"{name} {base}", numbers)
@@ -201,14 +223,21 @@ def own_data(name: str, options: Own, split: str, access: Access) -> Source:
     return source
 
 
-def _source(name: str, data: Any, split: str, unlabelled: bool) -> Source:
+def _source(name: str, data: Any, split: str, reading: Reading) -> Source:
     """Makes a source of what a user's function returned."""
+    form: dict[str, Any] = {
+        "name": name,
+        "split": split,
+        "unlabelled": reading.admits_unlabelled,
+        "channels": reading.channels,
+        "value_range": reading.value_range,
+    }
     if isinstance(data, Source):
         return dataclasses.replace(
             data, info=dataclasses.replace(data.info, name=name, split=split)
         )
     if isinstance(data, tf.data.Dataset):
-        return from_dataset(data, name=name, split=split, unlabelled=unlabelled)
+        return from_dataset(data, **form)
     if data is None:
         raise errors.AbsentSplitError(
             f"{name} has no split {split_spec.parse(split)[0]!r}: its function"
@@ -219,4 +248,4 @@ def _source(name: str, data: Any, split: str, unlabelled: bool) -> Source:
     arrays = data if isinstance(data, tuple) else (data,)
     if not 1 <= len(arrays) <= 2 or not hasattr(arrays[0], "shape"):
         raise errors.UserError(f"{name} is a {type(data).__name__}: it {_FORM}")
-    return from_arrays(*arrays, name=name, split=split, unlabelled=unlabelled)
+    return from_arrays(*arrays, **form)

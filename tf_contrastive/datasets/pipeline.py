@@ -38,9 +38,9 @@ def in_memory(source: Source, cache: str = Data.cache) -> Source:
     info = source.info
     if cache == "none" or (cache == "auto" and info.image_shape is None):
         return source
-    if info.image_shape is None:
+    if info.image_bytes is None:
         return source.loaded()
-    size = info.num_examples * math.prod(info.image_shape)
+    size = info.num_examples * info.image_bytes
     fits = cache == "memory" or size <= CACHE_BYTES
     return source.cached() if fits else source
 
@@ -50,8 +50,8 @@ class ViewMaker:
     """How examples become the input of a step.
 
     Attributes:
-      make: (uint8 [n, h, w, 3], seeds int32 [n, 2]) -> float32
-        [n, V, S, S, 3]. A seed is (a mix of seed and epoch, the example's
+      make: (images [n, h, w, C], seeds int32 [n, 2]) -> float32
+        [n, V, S, S, C]. A seed is (a mix of seed and epoch, the example's
         index). It gets whole batches of small images of one shape, else one
         image at a time.
       finish: (views float32 [b, V, S, S, K] with `extra` after their channels,
@@ -117,7 +117,7 @@ def evaluation_batches(
 
     Args:
       source: evaluation examples.
-      preprocess: uint8 [h, w, 3] -> float32 [S, S, 3].
+      preprocess: image [h, w, C] -> float32 [S, S, C].
       batch_size: images of a batch.
       extra_channels: see `ViewMaker`.
 
@@ -312,7 +312,7 @@ def _with_numbers(
 def _with_extra(
     images: tf.Tensor, example: Record, channels: int | None
 ) -> tf.Tensor:
-    """Appends feature `extra`, [b, k] or [b, S, S, k], to [b, (V,) S, S, 3]."""
+    """Appends feature `extra`, [b, k] or [b, S, S, k], to [b, (V,) S, S, C]."""
     if "extra" not in example or channels == 0:
         return images
     extra = tf.cast(example["extra"], tf.float32)[..., :channels]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 import zlib
 from collections.abc import Callable, Sequence
@@ -32,17 +33,21 @@ class Info:
     num_examples: int
     # Labels are below it; None without labels.
     num_classes: int | None = None
-    # (height, width, 3), or None if it varies.
+    # (height, width, channels), or None if it varies.
     image_shape: tuple[int, int, int] | None = None
     label_names: tuple[str, ...] = ()  # One per class, or none.
     # Names of the images that cannot be read and are left out.
     bad_images: tuple[str, ...] = ()
-    extra_channels: int = 0  # Of feature `extra`, besides the image's three.
+    extra_channels: int = 0  # Of feature `extra`, besides the image's own.
+    # Of images float32 in [0, 1]; None: they are uint8 of three channels.
+    float_channels: int | None = None
+    # The three channels whose colours are augmented and shown, or none.
+    colors: tuple[int, ...] = (0, 1, 2)
     # Whether a label is a row of 0 and 1, [num_classes].
     multi_label: bool = False
     # Whether the label of some examples is -1, which is none.
     unlabelled: bool = False
-    # Whether this process, by Pillow, must decode some images.
+    # Whether this process, by Python, must decode some images.
     by_pillow: bool = False
     # How the split was understood, in rows of (what, value).
     found: tuple[tuple[str, str], ...] = ()
@@ -55,6 +60,22 @@ class Info:
                     f"{self.name}: the class {name!r} has a line break: rename"
                     " it"
                 )
+
+    @property
+    def channels(self) -> int:
+        """Channels of an image."""
+        return self.float_channels or 3
+
+    @property
+    def image_bytes(self) -> int | None:
+        """Bytes of a decoded image, or None if they vary."""
+        size = 1 if self.float_channels is None else 4
+        return self.image_shape and size * math.prod(self.image_shape)
+
+    def shown(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns three channels [..., 3] of images [..., K] to look at."""
+        usual = (0, 1, 2) if self.channels >= 3 else (0, 0, 0)
+        return tf.gather(images, self.colors or usual, axis=-1)
 
     @property
     def has_labels(self) -> bool:
@@ -206,7 +227,8 @@ class Source:
         `label`, int64 [] (or [num_classes], see `Info`), is not encoded. Image
         files have their `size`, int32 [2]: height and width.
       decode: record -> {"image": uint8 [h, w, 3], "label": int64 []}, without
-        "label" if unlabelled; in TensorFlow operations only. Records with a
+        "label" if unlabelled; in TensorFlow operations only. With
+        `info.float_channels` images are float32 [h, w, K]. Records with a
         `size` may have `halvings`, int32 [], see `decoding.decode_jpeg`.
         Channels that must not be augmented are "extra": a number for each, [k],
         or one for each pixel of a view too, [S, S, k].

@@ -24,7 +24,7 @@ from tf_contrastive.config.dataset import (
     Prepared,
     dataset_family,
 )
-from tf_contrastive.datasets import decoding, tfrecord
+from tf_contrastive.datasets import float_images, tfrecord
 from tf_contrastive.datasets.source import (
     FILES_AT_A_TIME,
     Access,
@@ -200,7 +200,8 @@ def open_tfds(
 
     del options
     builder = _builder(tfds, name, access.data_dir)
-    image, label = _choose(tfds, builder, access.reading)
+    reading = access.reading
+    image, label = _choose(tfds, builder, reading)
     count = _num_examples(builder, split)
     kinds = builder.info.features
     files = _files(builder, split)
@@ -223,7 +224,7 @@ def open_tfds(
             record["label"] = tf.cast(tf.reduce_any(rows > 0, axis=0), tf.int64)
         return record
 
-    may_lack = access.reading.admits_unlabelled
+    may_lack = reading.admits_unlabelled
     read_record = _checked(parse) if label and not may_lack else parse
     height, width, _ = kinds[image].shape
     info = Info(
@@ -231,9 +232,11 @@ def open_tfds(
         split,
         count,
         kinds[label].num_classes if label else None,
-        (height, width, 3) if height and width else None,
+        (height, width, reading.channels) if height and width else None,
         tuple(kinds[label].names) if label else (),
         unlabelled=label is not None and may_lack,
+        float_channels=reading.float_channels,
+        by_pillow=reading.float_channels is not None,
         multi_label=several,
         extra_channels=kinds["extra"].shape[-1] if "extra" in names else 0,
         found=(
@@ -242,7 +245,7 @@ def open_tfds(
             ("labels", f"feature {label!r}" if label else "none"),
         ),
     )
-    decode = decoding.decode_record
+    decode = float_images.record_decoder(reading)
     files.use_first(name, lambda x: decode(read_record(x)))
 
     def read(file: tf.Tensor) -> tf.data.Dataset:

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tf_contrastive.base import errors, files
 from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.config.dataset import TFRecord
-from tf_contrastive.datasets import decoding, remembered, split_spec
+from tf_contrastive.datasets import float_images, remembered, split_spec
 from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import (
     Access,
@@ -380,7 +380,7 @@ def tfrecord(
     first = files.use_first(name, lambda record: record.numpy())
     image, label = _choose(name, first, reading)
     parse = parser(image, label, may_lack)
-    decode = decoding.decode_record
+    decode = float_images.record_decoder(reading)
     files.use_first(name, lambda record: decode(parse(record)))
     num_classes, lacking = None, 0
     if label is not None:
@@ -402,6 +402,8 @@ def tfrecord(
         stop - start,
         num_classes,
         unlabelled=lacking > 0,
+        float_channels=reading.float_channels,
+        by_pillow=reading.float_channels is not None,
         found=(
             ("files", f"{len(paths):,} TFRecord"),
             ("images", f"feature {image!r}"),

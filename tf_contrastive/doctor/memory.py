@@ -79,7 +79,7 @@ def predict(
     encoded = model.images_at_once(images, views)
     kept = encoded * pixels / (views * side**2)
     tensors = saved_tensors(model.encoder)
-    channels = run.data.channels
+    channels = run.channels
     rows, candidates = similarity_block(run, replicas)
     features = tf.keras.Input(model.encoder.output_shape[1:])
     width = model.projection_head(features).shape[-1]

@@ -114,7 +114,7 @@ def noise(
     """
     rng = np.random.default_rng(0)
     side, count = run.views.side, run.views.views
-    channels = run.data.channels
+    channels = run.channels
     small = run.views.small_views
 
     def pixels(count: int, side: int) -> np.ndarray:

@@ -95,7 +95,9 @@ class Job:
           in order. Rows of unreadable images are missing; an unreadable file
           of records is an error.
         """
-        preprocess = views.evaluation(self.image_size)
+        preprocess = views.evaluation(
+            self.image_size, channels=self.source.info.float_channels
+        )
 
         def prepare(
             row: tf.Tensor, record: dict[str, tf.Tensor]
@@ -260,7 +262,8 @@ def embed_shard(
             " since the start, and repeat the command"
         ) from error
     if not batches:  # One image gives the shape of no embeddings.
-        side, channels = job.image_size, 3 + job.extra_channels
+        side = job.image_size
+        channels = job.source.info.channels + job.extra_channels
         zeros = tf.zeros([1, side, side, channels])
         no_rows = np.zeros([0], np.int64)
         ((h, *_),) = embedder([(zeros,)])

@@ -34,9 +34,9 @@ def prototypes(
     _, size, channels = exporting.image_shape(encoder)
     batches = datasets.evaluation_batches(
         source,
-        views.evaluation(size),
+        views.evaluation(size, channels=source.info.float_channels),
         batch_size=Embedding.embedding_batch_size,
-        extra_channels=channels - 3,
+        extra_channels=channels - source.info.channels,
     )
     return exporting.PrototypeHead(
         *embed(encoder, batches), source.info.num_classes

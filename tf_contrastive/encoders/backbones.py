@@ -161,7 +161,8 @@ def load_weights(
     if shape[-1] != 3:
         raise errors.UserError(
             f"{init_from} takes 3 channels, and the images have {shape[-1]}:"
-            f" set {errors.arg('extra_channels', 0)}"
+            f" set {errors.arg('extra_channels', 0)}, or leave out"
+            f" {errors.arg('channels')}"
         )
     policy = tf.keras.mixed_precision.global_policy()
     # Half precision would round the statistics of EfficientNet.

@@ -45,13 +45,13 @@ class OwnEncoder(declared.OwnEncoder):
 def _standardize(
     x: tf.Tensor, mean: Sequence[float], std: Sequence[float], scale: float
 ) -> tf.Tensor:
-    """Computes (x - mean) / std of the colours, if there are, in float32."""
+    """Computes (x - mean) / std of the channels that have one, in float32."""
     # Other channels are left to the first BatchNorm.
     factors, offsets = [scale] * x.shape[-1], [0.0] * x.shape[-1]
-    if x.shape[-1] >= 3:
-        pairs = list(zip(mean, std, strict=True))
-        factors[:3] = [1 / s * scale for _, s in pairs]
-        offsets[:3] = [-m / s * scale for m, s in pairs]
+    pairs = list(zip(mean, std, strict=True))
+    if x.shape[-1] >= len(pairs):
+        factors[: len(pairs)] = [1 / s * scale for _, s in pairs]
+        offsets[: len(pairs)] = [-m / s * scale for m, s in pairs]
     # Half precision would round the pixels before they are centred.
     return tf.keras.layers.Rescaling(
         factors, offsets, dtype="float32", name="standardize"
@@ -77,7 +77,7 @@ def build(
         "keras:MobileNetV2"; or a Keras model of your own, a function that
         returns one, or its `module:name`.
       image_shape: (height, width, channels), in pixels.
-      mean, std: of each of the three colours, to standardise them.
+      mean, std: of each of the first channels, to standardise them.
       synchronized: whether BatchNorm spans all replicas.
       **options: of the encoder, such as `width` and `stem` of a ResNet.
 

@@ -16,11 +16,15 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets, distribution, views
 from tf_contrastive.base import errors
-from tf_contrastive.config.data import check_encoder_channels
+from tf_contrastive.config.data import extra_of_encoder
 from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import DEFAULT_PREPROCESSING, resolve_views
+from tf_contrastive.config.views import (
+    DEFAULT_PREPROCESSING,
+    check_channels,
+    resolve_views,
+)
 from tf_contrastive.evaluation.subject import Batches, SharedBatches, Subject
 
 _NO_IMAGE = "nothing to embed: the split holds no readable image"
@@ -92,11 +96,14 @@ class EvaluationContext:
 
     def __post_init__(self) -> None:
         for source in (self.data.train, self.data.test):
-            check_encoder_channels(
-                self.subject.channels - 3,
-                source.info.name,
-                source.info.extra_channels,
-            )
+            self._extra_of(source)
+
+    def _extra_of(self, source: datasets.Source) -> int:
+        """Returns the extra channels of a source that the encoder takes."""
+        info = source.info
+        return extra_of_encoder(
+            self.subject.channels, info.name, info.channels, info.extra_channels
+        )
 
     def on(
         self, data: Data, preprocessing: str = DEFAULT_PREPROCESSING
@@ -123,9 +130,9 @@ class EvaluationContext:
         """
         return datasets.evaluation_batches(
             source,
-            self._preprocess(side or self.subject.image_size),
+            self._preprocess(source, side or self.subject.image_size),
             batch_size=self.options.evaluation.embedding_batch_size,
-            extra_channels=self.subject.channels - 3,
+            extra_channels=self._extra_of(source),
         )
 
     def views(self, source: datasets.Source) -> Batches:
@@ -186,10 +193,10 @@ class EvaluationContext:
         """The run, whose policy and options of views are the default."""
         return self.subject.run or Pretrain()
 
-    def _preprocess(self, side: int) -> Any:
+    def _preprocess(self, source: datasets.Source, side: int) -> Any:
         name = self.options.evaluation.preprocessing
         name = DEFAULT_PREPROCESSING if name == "auto" else name
-        return views.evaluation(side, name)
+        return views.evaluation(side, name, source.info.float_channels)
 
     def _view_maker(
         self, source: datasets.Source, augmentation: str | None, count: int
@@ -204,14 +211,20 @@ class EvaluationContext:
         if augmentation is not None:
             options = replace(options, augmentation=augmentation)
         policy = resolve_views(options, source.info.name, side).policy
-        made = views.Views(
-            views.build(policy.label, image_size=side, **policy.arguments()),
-            count,
+        channels, colors = source.info.float_channels, source.info.colors
+        check_channels(policy, channels)
+        built = views.build(
+            policy.label,
+            image_size=side,
+            channels=channels,
+            colors=colors,
+            **policy.arguments(),
         )
+        made = views.Views(built, count)
         return datasets.ViewMaker(
             made.geometric,
             made.finish,
-            extra_channels=self.subject.channels - 3,
+            extra_channels=self._extra_of(source),
         )
 
     # ---- Prepared datasets of TFDS -------------------------------------------
@@ -323,9 +336,9 @@ class EvaluationContext:
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return datasets.evaluation_part(
                 source,
-                self._preprocess(self.subject.image_size),
+                self._preprocess(source, self.subject.image_size),
                 batch_size=rows,
-                extra_channels=self.subject.channels - 3,
+                extra_channels=self._extra_of(source),
                 context=context,
             )
 

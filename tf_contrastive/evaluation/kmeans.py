@@ -186,7 +186,8 @@ def measure(context: EvaluationContext, *, seed: int) -> Measurement:
                 key = f"explained_{name}_{count}"
                 explained.setdefault(key, []).append(between)
                 arrays[f"clusters_{number}_{name}_{count}"] = clusters
-        plots[f"kmeans_{number}"] = figures.clusters(image[..., :3], overlays)
+        shown = context.data.test.info.shown(image).numpy()
+        plots[f"kmeans_{number}"] = figures.clusters(shown, overlays)
     return {
         "metrics": {k: float(np.mean(v)) for k, v in explained.items()},
         "plots": plots,

@@ -62,6 +62,11 @@ def missing(name: str, context: EvaluationContext) -> str | None:
                 f" {errors.arg('test_split', 'NAME')} to labelled splits, or"
                 f" {errors.arg('dataset', 'NAME')} to a labelled dataset"
             )
+        if protocol.changes_colors and source.info.float_channels:
+            return (
+                f"it changes colours of 8 bits, and {source.info.name}"
+                f" {source.info.split} is read whole"
+            )
     if protocol.needs_projections and subject.projection is None:
         return (
             f"the {subject.name} encoder has no projection head: set"

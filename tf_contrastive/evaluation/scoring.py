@@ -12,7 +12,12 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, datasets, distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Data as DataOptions
-from tf_contrastive.config.data import Reading, check_pod, inherited
+from tf_contrastive.config.data import (
+    Reading,
+    check_pod,
+    inherited,
+    with_channels,
+)
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols
@@ -126,6 +131,7 @@ def open_setting(
         name = name or config.data.dataset
         if name == config.data.dataset:
             reading = inherited(reading, config.reading)
+        reading = with_channels(reading, config.reading)
         data_dir = data_dir or config.data.data_dir
     if distribution.is_pod(strategy):
         check_pod(

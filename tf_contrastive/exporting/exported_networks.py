@@ -17,17 +17,17 @@ def image_shape(encoder: Any) -> tuple[int, int, int]:
     """Returns the shape (S, S, K) of the images of a model or a loaded export.
 
     Raises:
-      UserError: unless it is square and fixed, with at least three channels.
+      UserError: unless it is square and fixed, with channels.
     """
     if isinstance(encoder, tf.keras.Model):
         shape = encoder.input_shape
     else:
         shape = _function(encoder).structured_input_signature[0][0].shape
     height, width, channels = shape[1:]
-    if height is None or height != width or (channels or 0) < 3:
+    if height is None or height != width or not channels:
         raise errors.UserError(
             f"the encoder takes images of {list(shape[1:])}: build it with"
-            " image_shape=(S, S, 3), or more channels"
+            " image_shape=(S, S, 3), or with other channels"
         )
     return height, width, channels
 

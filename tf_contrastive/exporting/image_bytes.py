@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.decoding import JPEG_START, PNG_START, starts
 
@@ -97,6 +98,44 @@ def decode(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
         )
     image.set_shape([None, None, 3])
     return decoding.upright(image, angle)
+
+
+@on_host
+def decode_whole(
+    data: tf.Tensor, max_pixels: int, reading: Reading
+) -> tf.Tensor:
+    """Decodes a PNG's bytes, string [], of 8 or 16 bits, of all its channels.
+
+    Returns:
+      float32 [h, w, C] in [0, 1], as `reading` says.
+
+    Raises:
+      InvalidArgumentError: for other formats or channels, or more pixels.
+    """
+    width, height = _number(data, 16), _number(data, 20)
+    has_16_bits = tf.strings.substr(data, 24, 1) == b"\x10"
+    # Its colours: grey, RGB, grey with alpha, RGBA.
+    color = tf.strings.substr(data, 25, 1)
+    count = {1: b"\0", 2: b"\4", 3: b"\2", 4: b"\6"}[reading.channels]
+    pixels = width * height
+    length = tf.cast(tf.strings.length(data), tf.int64)
+    fits = tf.debugging.Assert(
+        starts(data, PNG_START)
+        & (color == count)
+        & (pixels > 0)
+        & (pixels <= max_pixels)
+        & (length <= decoding.MAX_MORE + (8 * width + 1) * height),
+        ["not a usual PNG of these channels, or too much; pixels:", pixels],
+    )
+    with tf.control_dependencies([fits]):
+        data = tf.identity(data)
+    values = tf.io.decode_png(data, reading.channels, tf.uint16)
+    # 8 bits are decoded to multiples of 257.
+    divisor = tf.where(has_16_bits | (not reading.value_range), 1.0, 257.0)
+    low, high = reading.value_range or (0.0, 65535.0)
+    image = tf.cast(values, tf.float64) / tf.cast(divisor, tf.float64)
+    image = tf.clip_by_value((image - low) / (high - low), 0.0, 1.0)
+    return tf.cast(image, tf.float32)
 
 
 @on_host

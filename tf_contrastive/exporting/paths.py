@@ -133,8 +133,8 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             f"{errors.arg('init_from', path)} holds another encoder:"
             f" {len(differing)} variables differ, such as {one} from"
             f" {another}: set its {errors.arg('encoder')},"
-            f" {errors.arg('width')}, {errors.arg('stem')} and"
-            f" {errors.arg('image_size')}"
+            f" {errors.arg('width')}, {errors.arg('stem')},"
+            f" {errors.arg('image_size')} and {errors.arg('channels')}"
         )
     mine_unseen = unseen_options(encoder)
     for option, value in unseen_options(other).items():
@@ -171,8 +171,8 @@ def standardization(encoder: Any) -> str | None:
     """Returns the option `standardize` of a Keras model, if it is known."""
     for layer in getattr(encoder, "layers", ()):
         if layer.name == "standardize":
-            std = 1 / np.array(layer.scale[:3])
-            mean = 0 - np.array(layer.offset[:3]) * std
+            std = 1 / np.array(layer.scale)
+            mean = 0 - np.array(layer.offset) * std
             return write_statistics(ChannelStatistics(tuple(mean), tuple(std)))
     return None
 

@@ -65,8 +65,8 @@ def file_for_pytorch(encoder: tf.keras.Model) -> tuple[bytes, dict[str, Any]]:
     code = _CODE.format(
         network=code,
         file=FILE,
-        mean=mean + ", 0" * (channels - 3),
-        std=std + ", 1" * (channels - 3),
+        mean=mean,
+        std=std,
         size=size,
         channels=channels,
     )

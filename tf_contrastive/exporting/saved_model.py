@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_contrastive
 from tf_contrastive import flags
 from tf_contrastive.base import errors, files
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.exporting import model_card, tflite_onnx, versioning
 from tf_contrastive.exporting.exported_networks import Parts, image_shape
@@ -103,7 +104,8 @@ def export(
             names = "".join(f"{name}\n" for name in details["label_names"])
             files.write(names_file, names)
         networks = parts.encoder, parts.projection, head
-        module = ServingModule(*networks, names_file, max_image_pixels)
+        reading = parts.run.config.reading if parts.run else Reading()
+        module = ServingModule(*networks, names_file, max_image_pixels, reading)
         path = versioning.write_version(save, output_dir)
     if failures:
         raise errors.UserError(f"{path} is written in part: {failures[0]}")

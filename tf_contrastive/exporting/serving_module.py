@@ -4,11 +4,14 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.encoders.checked_input import check_range, pixels
 from tf_contrastive.exporting import image_bytes
 from tf_contrastive.exporting.exported_networks import image_shape
 from tf_contrastive.views import preprocessing
+
+_READING = Reading()
 
 
 class ServingModule(tf.Module):
@@ -26,8 +29,11 @@ class ServingModule(tf.Module):
     - `classify`: images -> `labels` int64 [N], class ids, and `probabilities`
       float32 [N, C].
 
-    An encoder of more than three channels takes float32 [N, S, S, K] in all of
-    them, and has neither `serving_float` nor `serving_bytes`. The loaded object
+    The encoder of a run on images that are read whole takes float32 [N, H, W,
+    C] in [0, 1] in the place of uint8, and has no `serving_float`; bytes are
+    a PNG of 8 or 16 bits, of at most four channels. Another encoder that does
+    not take three channels takes float32 [N, S, S, K] in all of them, and has
+    neither `serving_float` nor `serving_bytes`. The loaded object
     is called as the encoder is, has `variables` and `trainable_variables`, and
     passes gradients; its `projection` maps features [N, D] to [N, P].
 
@@ -37,6 +43,7 @@ class ServingModule(tf.Module):
       head: classifier, [N, D] -> probabilities [N, C]; None: no `classify`.
       label_names: path of a file with the names of the classes.
       max_pixels: limit of an encoded image that is decoded.
+      reading: how the encoder's images were read.
     """
 
     # `tf.Module` has properties of these names, which a SavedModel would lack.
@@ -50,9 +57,13 @@ class ServingModule(tf.Module):
         head: Callable[[tf.Tensor], tf.Tensor] | None = None,
         label_names: str = "",
         max_pixels: int = Exporting.max_image_pixels,
+        reading: Reading = _READING,
     ) -> None:
         super().__init__()
         _, self._size, self._channels = image_shape(encoder)
+        self._reading = reading
+        # Of images of any size; others follow a view.
+        self._is_whole = reading.float_channels == self._channels
         self._max_pixels = max_pixels
         # A lambda hides the Keras model from `tf.saved_model.save`, which would
         # write its metadata and need its classes at loading.
@@ -96,7 +107,11 @@ class ServingModule(tf.Module):
 
     def signatures(self) -> dict[str, tf.types.experimental.GenericFunction]:
         """Returns the signatures, by name."""
-        if self._channels > 3:
+        if self._is_whole:
+            shape = [None, None, None, self._channels]
+            spec = tf.TensorSpec(shape, tf.float32, "images")
+            prepare = self._resize_whole
+        elif self._channels != 3:
             spec, prepare = self.encoder_spec, self._nonempty
         else:
             # Named, since requests name their inputs.
@@ -120,12 +135,13 @@ class ServingModule(tf.Module):
             return {"embedding": features}
 
         signatures = {"serving_default": of_images(embedding)}
-        if self._channels == 3:
+        if self._channels == 3 and not self._is_whole:
             signatures["serving_float"] = of_images(
                 embedding,
                 tf.TensorSpec(spec.shape, tf.float32, "images"),
                 lambda images: self._resize(check_range(images)),
             )
+        if self._channels <= 4 if self._is_whole else self._channels == 3:
             signatures["serving_bytes"] = tf.function(
                 self._embed_bytes,
                 input_signature=[tf.TensorSpec([None], tf.string, "bytes")],
@@ -180,6 +196,16 @@ class ServingModule(tf.Module):
             default=resized,
         )
 
+    def _resize_whole(self, images: tf.Tensor) -> tf.Tensor:
+        """Resizes and crops float32 [N, H, W, C] to [max(N, 1), S, S, C]."""
+        return tf.cond(
+            tf.shape(images)[0] > 0,
+            lambda: preprocessing.resize_and_crop(
+                check_range(images), self._size, unit=1.0
+            ),
+            lambda: self._nonempty(images[:, :1, :1]),
+        )
+
     def _embed_bytes(self, bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes `serving_bytes`; the argument's name is the input's name."""
         with tf.device("CPU:0"):
@@ -192,20 +218,25 @@ class ServingModule(tf.Module):
 
     @tf.autograph.experimental.do_not_convert
     def _decode(self, files: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns pixels [N, S, S, 3], zero where not `ok`, and ok [N]."""
+        """Returns pixels [N, S, S, C], zero where not `ok`, and ok [N]."""
 
         @tf.autograph.experimental.do_not_convert
         def decode(row: tf.Tensor, data: tf.Tensor) -> tuple:
-            image = image_bytes.decode(data, self._max_pixels)
+            unit = preprocessing.LEVEL
+            if self._is_whole:
+                unit, most = 1.0, self._max_pixels
+                image = image_bytes.decode_whole(data, most, self._reading)
+            else:
+                image = image_bytes.decode(data, self._max_pixels)
             pixels = preprocessing.resize_and_crop(
-                image[tf.newaxis], self._size
+                image[tf.newaxis], self._size, unit=unit
             )
             return row, pixels[0]
 
         # No operation catches another one's error, but a dataset can drop
         # elements that fail. The spare row keeps the batch from being empty.
         n = tf.size(files, tf.int64)
-        spare = tf.zeros([1, self._size, self._size, 3])
+        spare = tf.zeros([1, self._size, self._size, self._channels])
         rows, pixels = (
             tf.data.Dataset.from_tensor_slices(files)
             .enumerate()
@@ -217,7 +248,7 @@ class ServingModule(tf.Module):
         )
         rows, pixels = rows[:-1, tf.newaxis], pixels[:-1]
         ok = tf.scatter_nd(rows, tf.ones([tf.shape(rows)[0]], tf.int32), [n])
-        shape = tf.stack([n, self._size, self._size, 3])
+        shape = tf.stack([n, self._size, self._size, self._channels])
         return tf.scatter_nd(rows, pixels, shape), ok > 0
 
 

@@ -115,7 +115,7 @@ def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
 
     Returns:
       float32 [count, size, size, channels] in [0, 1], always the same; channels
-      beyond the colours are 0.
+      beyond the colours are 0, and fewer are the first.
     """
     from sklearn import datasets  # Late: half a second of every start.
 
@@ -131,8 +131,8 @@ def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
         )
         crop = photo[np.newaxis, top : top + side, left : left + side]
         images.append(preprocessing.resize_and_crop(crop, size)[0].numpy())
-    missing = [(0, 0)] * 3 + [(0, channels - 3)]
-    return np.pad(np.stack(images), missing)
+    missing = [(0, 0)] * 3 + [(0, max(channels - 3, 0))]
+    return np.pad(np.stack(images), missing)[..., :channels]
 
 
 def compare(

@@ -34,7 +34,8 @@ class DeviceAugmentation(ContrastiveStep):
     ) -> dict[str, Any]:
         """The constructor's arguments for a resolved run."""
         arguments = super().arguments_of_run(run, num_classes)
-        return {**arguments, "augment": RunViews(run.views).on_device()}
+        views = RunViews(run.views, run.reading)
+        return {**arguments, "augment": views.on_device()}
 
     def batch(self, data: Any, training: bool) -> Batch:
         """Unpacks the data, and augments the views."""

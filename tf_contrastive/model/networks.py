@@ -42,7 +42,7 @@ def build_encoder(
     statistics = channel_statistics(run.setup.standardize)
     return encoders.build(
         run.encoder.label,
-        image_shape=(side, side, run.data.channels),
+        image_shape=(side, side, run.channels),
         synchronized=synchronized,
         mean=statistics.mean,
         std=statistics.std,

@@ -31,7 +31,7 @@ def write(
     rows = np.linspace(0, total - 1, count).round().astype(int)
     batches = datasets.evaluation_batches(
         source.select(rows),
-        views.evaluation(run.views.side),
+        views.evaluation(run.views.side, channels=source.info.float_channels),
         batch_size=max(_BATCH_PIXELS // run.views.side**2, 1),
         extra_channels=run.data.extra_channels,
     )
@@ -40,7 +40,7 @@ def write(
         for images, batch_labels in batches:
             features.append(copy.encoder(images, training=False).numpy())
             labels.append(batch_labels.numpy())
-            images = images[..., :3]
+            images = source.info.shown(images)
             if images.shape[1] > _THUMBNAIL:
                 size = [_THUMBNAIL, _THUMBNAIL]
                 images = tf.image.resize(images, size, antialias=True)

@@ -165,16 +165,17 @@ class Noise:
 
     size: int  # Side of a view in pixels, S.
     deviation: float = 0.2
+    channels: int = 3
 
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers per view, by stream."""
-        return {"noise": 1 + 2 * ((3 * self.size**2 + 1) // 2)}
+        return {"noise": 1 + 2 * ((self.channels * self.size**2 + 1) // 2)}
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
+        """Changes pixels float32 [m, S, S, K] in [0, 1]."""
         # Box-Muller transform; in float64 on a host, since the last bit of
         # logarithms and sines depends on a value's position in the batch.
         numbers = tf.cast(
@@ -186,8 +187,9 @@ class Noise:
         normal = tf.concat(
             [radius * tf.cos(angle), radius * tf.sin(angle)], axis=1
         )
-        normal = tf.cast(normal[:, : 3 * self.size**2], tf.float32)
-        noise = tf.reshape(normal, [-1, self.size, self.size, 3])
+        shape = [self.size, self.size, self.channels]
+        normal = tf.cast(normal[:, : math.prod(shape)], tf.float32)
+        noise = tf.reshape(normal, [-1, *shape])
         return tf.clip_by_value(pixels + self.deviation * noise, 0.0, 1.0)
 
 

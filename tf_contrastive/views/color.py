@@ -143,7 +143,7 @@ class ColorJitter(_Jitter):
 _Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-class _InRandomOrder(_Jitter):
+class InRandomOrder(_Jitter):
     """Four operations in an order for each view that is jittered."""
 
     streams: ClassVar[dict[str, int]] = {"jitter": 5, "jitter_order": 1}
@@ -173,7 +173,7 @@ class _InRandomOrder(_Jitter):
 
 
 @dataclasses.dataclass(frozen=True)
-class PyTorchColorJitter(_InRandomOrder):
+class PyTorchColorJitter(InRandomOrder):
     """SimCLR's colour jitter as torchvision's `ColorJitter` defines it.
 
     Brightness, contrast and saturation blend, each by a factor U(max(0,
@@ -198,7 +198,7 @@ class PyTorchColorJitter(_InRandomOrder):
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledColorJitter(_InRandomOrder):
+class ShuffledColorJitter(InRandomOrder):
     """`ColorJitter` in random order per view, clipped to [0, 1] after each.
 
     As in the code of SimCLR (its first version) and of SupCon.
@@ -219,7 +219,7 @@ class ShuffledColorJitter(_InRandomOrder):
         ]
 
 
-JITTERS: dict[str, type[ColorJitter | _InRandomOrder]] = {
+JITTERS: dict[str, type[ColorJitter | InRandomOrder]] = {
     "tensorflow": ColorJitter,
     "tensorflow_shuffled": ShuffledColorJitter,
     "pytorch": PyTorchColorJitter,

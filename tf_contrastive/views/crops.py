@@ -104,7 +104,7 @@ def sample(
     mirrored: tf.Tensor,
     size: int,
 ) -> tf.Tensor:
-    """Resizes boxes of images bilinearly to float32 [m, S, S, 3] in [0, 1].
+    """Resizes boxes of images bilinearly to float32 [m, S, S, K] in [0, 1].
 
     Equal to slicing and `tf.image.resize`, as in the code of SimCLR and SupCon,
     except that views of at most 64 pixels are interpolated with the image's
@@ -117,14 +117,21 @@ def sample(
     return samples(images, image_ids, boxes, mirrored, size, factor)
 
 
-def _averaged(pixels: tf.Tensor, size: int, factor: tf.Tensor) -> tf.Tensor:
-    """Reduces levels [m, S factor, S factor, 3] to [m, S, S, 3]."""
+def _unit(images: tf.Tensor) -> float:
+    """Returns what values of images become pixels in [0, 1] by."""
+    return preprocessing.LEVEL if images.dtype == tf.uint8 else 1.0
+
+
+def _averaged(
+    pixels: tf.Tensor, size: int, factor: tf.Tensor, channels: int
+) -> tf.Tensor:
+    """Reduces values [m, S factor, S factor, K] to [m, S, S, K]."""
     reduced = tf.cond(
         factor > 1,
         lambda: tf.image.resize(pixels, [size, size], method="area"),
         lambda: pixels,
     )
-    return tf.ensure_shape(reduced, [pixels.shape[0], size, size, 3])
+    return tf.ensure_shape(reduced, [pixels.shape[0], size, size, channels])
 
 
 def _samples_one_by_one(
@@ -136,27 +143,28 @@ def _samples_one_by_one(
     factor: tf.Tensor,
 ) -> tf.Tensor:
     """`sample`, in half the time of `_samples` for large views."""
-    grid = size * factor
+    grid, channels = size * factor, images.shape[-1]
 
     def one(view: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
         image_id, box, is_mirrored = view
         begin = tf.stack([image_id, box[0], box[1], 0])
-        piece = tf.slice(images, begin, tf.stack([1, box[2], box[3], 3]))
+        extent = tf.stack([1, box[2], box[3], channels])
+        piece = tf.slice(images, begin, extent)
         # Without the conversion to float32 of `tf.image.resize`.
         pixels = tf.raw_ops.ResizeBilinear(
             images=piece, size=[grid, grid], half_pixel_centers=True
         )
-        pixels = _averaged(pixels, size, factor)[0]
+        pixels = _averaged(pixels, size, factor, channels)[0]
         pixels = tf.raw_ops.Reverse(
             tensor=pixels, dims=tf.stack([False, is_mirrored, False])
         )
         # An average can exceed 255 by its last bit.
-        return tf.minimum(pixels * (1 / 255), 1.0)
+        return tf.minimum(pixels * _unit(images), 1.0)
 
     return tf.map_fn(
         one,
         (image_ids, tf.cast(boxes, tf.int32), mirrored),
-        fn_output_signature=tf.TensorSpec([size, size, 3]),
+        fn_output_signature=tf.TensorSpec([size, size, channels]),
     )
 
 
@@ -184,7 +192,8 @@ def _samples(
         images, tf.stack([y1, start, y2, end], axis=1), image_ids, [grid, grid]
     )
     # Interpolation can exceed 255 by its last bit.
-    return tf.minimum(_averaged(pixels, size, factor) * (1 / 255), 1.0)
+    pixels = _averaged(pixels, size, factor, images.shape[-1])
+    return tf.minimum(pixels * _unit(images), 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +210,7 @@ class RandomCrop:
     def __call__(
         self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
-        """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3]."""
+        """Makes views float32 [m, S, S, K] of images [n, h, w, K]."""
         boxes = self._boxes(uniforms, *_sides(images))
         mirrored = tf.zeros_like(image_ids, tf.bool)
         if self.flip:
@@ -233,9 +242,12 @@ class CenterCrop:
     def __call__(
         self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
-        """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3]."""
+        """Makes views float32 [m, S, S, K] of images [n, h, w, K]."""
         return tf.gather(
-            preprocessing.resize_and_crop(images, self.size), image_ids
+            preprocessing.resize_and_crop(
+                images, self.size, unit=_unit(images)
+            ),
+            image_ids,
         )
 
     def reduction(

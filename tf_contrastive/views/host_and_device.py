@@ -7,9 +7,11 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors
 from tf_contrastive.config import views as config
+from tf_contrastive.config.data import Reading
 from tf_contrastive.views import prng
 from tf_contrastive.views.policies import Policy, build
 
+_READING = Reading()
 _without_autograph = tf.autograph.experimental.do_not_convert
 
 
@@ -57,7 +59,9 @@ class Views:
         numbers = self.numbers(seeds) if numbers is None else numbers
         pixels = self.policy.crop(images, image_ids, _of_views(numbers))
         side = self.policy.image_size
-        pixels = tf.reshape(pixels, [-1, self._crops, side, side, 3])
+        pixels = tf.reshape(
+            pixels, [-1, self._crops, side, side, pixels.shape[-1]]
+        )
         if self._crops < self.count:
             pixels = tf.repeat(pixels, self.count, axis=1)
         return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
@@ -74,20 +78,21 @@ class Views:
     ) -> tf.Tensor:
         """Applies the operations that follow the crop to [n, V, S, S, K].
 
-        Channels after the third are passed on. The seeds are int32 [n, V, 2];
-        `static`: for a device, whose compiler needs known shapes.
+        Channels after those of the policy are passed on. The seeds are int32
+        [n, V, 2]; `static`: for a device, whose compiler needs known shapes.
         """
-        colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
+        own = self.policy.channels or 3
+        colors = tf.reshape(pixels[..., :own], [-1, *pixels.shape[2:4], own])
         numbers = self._first + tf.range(self.count)
         number = tf.tile(numbers, [tf.shape(pixels)[0]])
         colors = self.policy.photometric(
             colors, tf.reshape(seeds, [-1, 2]), static=static, view=number
         )
-        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], 3])
-        colors = tf.ensure_shape(colors, [*pixels.shape[:4], 3])
-        if pixels.shape[-1] == 3:
+        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], own])
+        colors = tf.ensure_shape(colors, [*pixels.shape[:4], own])
+        if pixels.shape[-1] == own:
             return colors
-        return tf.concat([colors, pixels[..., 3:]], axis=-1)
+        return tf.concat([colors, pixels[..., own:]], axis=-1)
 
     @_without_autograph
     def halvings(
@@ -125,15 +130,19 @@ class RunViews(Views):
     pixels and of numbers. Small views are numbered after the large ones.
     """
 
-    def __init__(self, options: config.Views) -> None:
+    def __init__(
+        self, options: config.Views, reading: Reading = _READING
+    ) -> None:
         name, arguments = options.policy.label, options.policy.arguments()
+        arguments["channels"] = reading.float_channels
+        arguments["colors"] = reading.colors
         policy = build(name, image_size=options.side, **arguments)
         super().__init__(policy, options.views)
         self._options = options
         self._small: Views | None = None
         if options.small_views:
             arguments["max_crop_area"] = arguments["min_crop_area"]
-            arguments["min_crop_area"] = options.small_crop_area
+            arguments["min_crop_area"] = config.SMALL_CROP_AREA
             policy = build(name, image_size=options.small_side, **arguments)
             self._small = Views(policy, options.small_views, options.views)
 

@@ -24,13 +24,13 @@ class OwnOperation:
     """Applies a function to each image, or a Keras layer to a batch of them.
 
     A function may take `seed`, int32 [2], and `options`; a layer draws its own
-    numbers. Their results have the side S in pixels.
+    numbers. Their results have the `shape` (S, S, K).
     """
 
     def __init__(
-        self, part: Any, options: Mapping[str, Any], side: int
+        self, part: Any, options: Mapping[str, Any], shape: tuple[int, ...]
     ) -> None:
-        self._part, self._options, self._side = part, options, side
+        self._part, self._options, self._shape = part, options, shape
 
     @property
     def streams(self) -> dict[str, int]:
@@ -40,7 +40,7 @@ class OwnOperation:
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Makes float32 [m, S, S, 3] in [0, 1] of images [m, h, w, 3]."""
+        """Makes float32 [m, S, S, K] in [0, 1] of images [m, h, w, K]."""
         del static
         if isinstance(self._part, tf.keras.layers.Layer):
             return self._checked(self._of_layer(pixels), 1)
@@ -49,9 +49,7 @@ class OwnOperation:
             return tf.map_fn(
                 lambda row: self._view(*row),
                 (pixels, seeds),
-                fn_output_signature=tf.TensorSpec(
-                    [self._side, self._side, 3], tf.float32
-                ),
+                fn_output_signature=tf.TensorSpec(self._shape, tf.float32),
             )
 
     def _of_layer(self, pixels: tf.Tensor) -> tf.Tensor:
@@ -85,10 +83,8 @@ class OwnOperation:
 
     def _checked(self, view: Any, first: int) -> tf.Tensor:
         """Returns views as float32 in [0, 1]; `first` is the rows' axis."""
-        side, name = self._side, callables.name_of(self._part)
-        form = (
-            f"must be floats in [0, 1], or uint8, of shape [{side}, {side}, 3]"
-        )
+        shape, name = self._shape, callables.name_of(self._part)
+        form = f"must be floats in [0, 1], or uint8, of shape {[*shape]}"
         try:
             view = tf.convert_to_tensor(view)
         except (TypeError, ValueError) as error:
@@ -97,7 +93,7 @@ class OwnOperation:
             ) from error
         if view.dtype == tf.uint8:
             view = tf.cast(view, tf.float32) / 255.0
-        fits = view.shape[first:].is_compatible_with([side, side, 3])
+        fits = view.shape[first:].is_compatible_with(shape)
         if not fits or not view.dtype.is_floating:
             raise errors.UserError(
                 f"augmentation {name} returns {view.dtype.name} of shape"
@@ -113,7 +109,7 @@ class OwnOperation:
             ],
         )
         with tf.control_dependencies([check]):
-            return tf.ensure_shape(view, [*view.shape[:first], side, side, 3])
+            return tf.ensure_shape(view, [*view.shape[:first], *shape])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +126,7 @@ class WholeView:
     def __call__(
         self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
-        """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3]."""
+        """Makes views float32 [m, S, S, K] of images [n, h, w, K]."""
         return self.operation(tf.gather(images, image_ids), uniforms)
 
     def reduction(self, *_: Any) -> tf.Tensor:

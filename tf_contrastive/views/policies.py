@@ -6,17 +6,19 @@ parameters per view; the randomness of a view is a function of its seed alone.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
-from tf_contrastive.base import errors
+from tf_contrastive.base import errors, terminal
 from tf_contrastive.config import components
 from tf_contrastive.config import own as own_parts
 from tf_contrastive.config import views as declared
 from tf_contrastive.views import (
     ablation,
+    any_channels,
     autoaugment,
     color,
     crops,
@@ -71,6 +73,9 @@ class Policy(declared.PolicyDeclaration):
 
     Subclasses also inherit from their declaration in `config.views`, a
     dataclass of their options. `image_size` is the side of a view in pixels, S.
+    With `channels`, K, images are float32 [..., K] in [0, 1] instead of uint8
+    of three, and operations on colours act on the three channels `colors`, or
+    are left out if there are none.
 
     Raises:
       UserError: for an option that is out of bounds, or images that are not
@@ -78,8 +83,14 @@ class Policy(declared.PolicyDeclaration):
     """
 
     image_size: int
+    channels: int | None = dataclasses.field(default=None, kw_only=True)
+    colors: tuple[int, ...] = dataclasses.field(default=(0, 1, 2), kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.channels is not None and (
+            left_out := any_channels.left_out(self._operations, self.colors)
+        ):
+            _report_left_out(self.label, ", ".join(left_out))
         if self.image_size < 1:
             raise errors.UserError(
                 f"{errors.arg('image_size', self.image_size)}: must be at least"
@@ -97,6 +108,13 @@ class Policy(declared.PolicyDeclaration):
         """Operations that follow the crop, in order."""
         return ()
 
+    @functools.cached_property
+    def _on_channels(self) -> tuple[Photometric, ...]:
+        """The operations, of as many channels as the images have."""
+        if self.channels is None:
+            return self._operations
+        return tuple(any_channels.on_channels(self._operations, self.colors))
+
     @property
     def _first_view_only(self) -> bool:
         """Whether the operations act on the first view of each image only."""
@@ -107,7 +125,7 @@ class Policy(declared.PolicyDeclaration):
 
         `batch` is many times as fast for small images.
         """
-        image = check_images(image, 3)
+        image = check_images(image, 3, self.channels)
         seed = tf.ensure_shape(tf.convert_to_tensor(seed, tf.int32), [2])
         return self.batch(image[tf.newaxis], seed[tf.newaxis])[0]
 
@@ -136,7 +154,8 @@ class Policy(declared.PolicyDeclaration):
         The images are uint8 [n, h, w, 3], the image of each view int32 [m], its
         `numbers` float32 [m, k], and the views float32 [m, S, S, 3] in [0, 1].
         """
-        return self._crop(check_images(images, 4), image_ids, numbers)
+        images = check_images(images, 4, self.channels)
+        return self._crop(images, image_ids, numbers)
 
     @tf.autograph.experimental.do_not_convert
     def halvings(
@@ -168,7 +187,7 @@ class Policy(declared.PolicyDeclaration):
           view: int32 [m], number of each view among those of its image;
             required by ablations of one branch.
         """
-        uniforms = _random_numbers(seeds, *self._operations)
+        uniforms = _random_numbers(seeds, *self._on_channels)
         changed = self._in_groups(pixels, uniforms, static)
         if not self._first_view_only:
             return changed
@@ -186,13 +205,14 @@ class Policy(declared.PolicyDeclaration):
         """Applies the operations; on a host, to some views at a time."""
 
         def apply(pixels: tf.Tensor, uniforms: prng.Uniforms) -> tf.Tensor:
-            for operation in self._operations:
+            for operation in self._on_channels:
                 pixels = operation(pixels, uniforms, static)
             return pixels
 
         if static or not self._operations:
             return apply(pixels, uniforms)
-        group = max(_GROUP_BYTES // (12 * self.image_size**2), 1)
+        size = 4 * (self.channels or 3) * self.image_size**2
+        group = max(_GROUP_BYTES // size, 1)
         count = tf.maximum(tf.shape(pixels)[0], 1)
 
         def step(
@@ -341,6 +361,8 @@ class OwnViews(declared.OwnViews, Crop):
         max_crop_area: float = declared.OwnViews.max_crop_area,
         flip: bool = declared.OwnViews.flip,
         after_crop: bool = declared.OwnViews.after_crop,
+        channels: int | None = None,
+        colors: tuple[int, ...] = (0, 1, 2),
         **options: Any,
     ) -> None:
         declared.own_options(part, options)
@@ -351,6 +373,8 @@ class OwnViews(declared.OwnViews, Crop):
             min_crop_area=min_crop_area,
             max_crop_area=max_crop_area,
             flip=flip,
+            channels=channels,
+            colors=colors,
         )
 
     @property
@@ -359,7 +383,8 @@ class OwnViews(declared.OwnViews, Crop):
 
     @property
     def _own(self) -> own.OwnOperation:
-        return own.OwnOperation(self.part, self.options, self.image_size)
+        shape = self.image_size, self.image_size, self.channels or 3
+        return own.OwnOperation(self.part, self.options, shape)
 
     @property
     def _operations(self) -> tuple[Photometric, ...]:
@@ -423,7 +448,9 @@ OPERATIONS: dict[str, Callable[[Any], tuple[Photometric, ...]]] = {
     ),
     "rotate": lambda policy: (ablation.Rotate(turned=True),),
     "cutout": lambda policy: (ablation.Cutout(),),
-    "noise": lambda policy: (ablation.Noise(policy.image_size),),
+    "noise": lambda policy: (
+        ablation.Noise(policy.image_size, channels=policy.channels or 3),
+    ),
     "sobel": lambda policy: (ablation.SOBEL,),
     "blur": lambda policy: (GaussianBlur(probability=1.0),),
     "color": lambda policy: (_jitter(policy), color.Grayscale()),
@@ -445,6 +472,14 @@ POLICIES: dict[str, type[Policy]] = components.implementations(
 _LISTING: dict[str, type[Policy]] = components.implementations(declared.LISTING)
 
 
+@functools.cache  # Once for a policy that is built again.
+def _report_left_out(policy: str, operations: str) -> None:
+    terminal.info(
+        f"augmentation {policy}: {operations} left out, since color_channels"
+        " are not set"
+    )
+
+
 def _check_name(augmentation: str) -> None:
     if allowed := declared.augmentation_name(augmentation):
         raise errors.UserError(
@@ -452,7 +487,14 @@ def _check_name(augmentation: str) -> None:
         )
 
 
-def build(name: Any, *, image_size: int, **options: Any) -> Policy:
+def build(
+    name: Any,
+    *,
+    image_size: int,
+    channels: int | None = None,
+    colors: tuple[int, ...] = (0, 1, 2),
+    **options: Any,
+) -> Policy:
     """Builds an augmentation policy by its name, or of views of your own.
 
     Args:
@@ -460,19 +502,21 @@ def build(name: Any, *, image_size: int, **options: Any) -> Policy:
         function or Keras layer of your own, or its `module:name`; see
         `OwnViews`.
       image_size: side of a view in pixels, S.
+      channels, colors: see `Policy`.
       **options: arguments of the policy, such as `flip=False`.
 
     Raises:
       UserError: for an unknown name, option or value.
     """
+    form: dict[str, Any] = {"channels": channels, "colors": colors}
     if not isinstance(name, str):
-        return OwnViews(image_size, name, **options)
+        return OwnViews(image_size, name, **form, **options)
     _check_name(name)
     if declared.is_own(name):
         part = own_parts.load("augmentation", name)
-        return OwnViews(image_size, part, **options)
+        return OwnViews(image_size, part, **form, **options)
     prefix, names = declared.split_name(name)
     members = POLICIES | _LISTING
     policy = components.pick("augmentation", prefix, members, options)
     listed = {"names": names} if names else {}
-    return policy(image_size, **listed, **options)
+    return policy(image_size, **listed, **form, **options)

@@ -8,18 +8,29 @@ from tf_contrastive.base import errors
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.views import DEFAULT_PREPROCESSING, PREPROCESSINGS
 
+# Of a uint8 level, in [0, 1].
+LEVEL = 1 / 255
 
-def check_images(images: tf.Tensor, rank: int) -> tf.Tensor:
-    """Raises `UserError` unless they are uint8 [h, w, 3], or [n, h, w, 3]."""
+
+def check_images(
+    images: tf.Tensor, rank: int, channels: int | None = None
+) -> tf.Tensor:
+    """Raises `UserError` unless they are uint8 [h, w, 3], or [n, h, w, 3].
+
+    With `channels`, they are float32 [..., channels].
+    """
     images = tf.convert_to_tensor(images)
-    expected = "[h, w, 3]" if rank == 3 else "[n, h, w, 3]"
-    fits = images.shape.rank == rank and images.shape[-1] in (3, None)
-    if images.dtype != tf.uint8 or not fits:
+    form = "uint8" if channels is None else "float32"
+    count = channels or 3
+    expected = f"[h, w, {count}]" if rank == 3 else f"[n, h, w, {count}]"
+    fits = images.shape.rank == rank and images.shape[-1] in (count, None)
+    if images.dtype.name != form or not fits:
+        pixels = "0..255" if channels is None else "[0, 1]"
         raise errors.UserError(
-            f"images are {images.dtype.name} {images.shape}: pass uint8"
-            f" {expected}, pixels in 0..255"
+            f"images are {images.dtype.name} {images.shape}: pass {form}"
+            f" {expected}, pixels in {pixels}"
         )
-    return tf.ensure_shape(images, [*images.shape[:-1], 3])
+    return tf.ensure_shape(images, [*images.shape[:-1], count])
 
 
 def resize_target(size: int) -> int:
@@ -38,15 +49,19 @@ def _axis(
 
 
 def resize_and_crop(
-    images: tf.Tensor, size: int, preprocessing: str = DEFAULT_PREPROCESSING
+    images: tf.Tensor,
+    size: int,
+    preprocessing: str = DEFAULT_PREPROCESSING,
+    unit: float = LEVEL,
 ) -> tf.Tensor:
-    """Makes float32 [n, S, S, 3] in [0, 1] of images uint8 [n, h, w, 3].
+    """Makes float32 [n, S, S, K] in [0, 1] of images [n, h, w, K].
 
-    Images are resized, antialiased where they shrink, and the centre is kept.
+    Images are resized, antialiased where they shrink, and the centre is kept;
+    `unit` is what their values are multiplied by.
     """
     form = PREPROCESSINGS[preprocessing]
     if form.keeps_size and images.shape[1] == images.shape[2] == size:
-        return tf.cast(images, tf.float32) * (1 / 255)
+        return tf.cast(images, tf.float32) * unit
     height, width = tf.unstack(tf.shape(images)[1:3])
     shorter = tf.minimum(height, width)
     y_base, x_base = (shorter,) * 2 if form.keeps_aspect else (height, width)
@@ -66,15 +81,18 @@ def resize_and_crop(
         kernel_type=form.kernel,
         antialias=True,
     )
-    return tf.clip_by_value(pixels * (1 / 255), 0.0, 1.0)
+    return tf.clip_by_value(pixels * unit, 0.0, 1.0)
 
 
 def evaluation(
-    image_size: int, preprocessing: str = DEFAULT_PREPROCESSING
+    image_size: int,
+    preprocessing: str = DEFAULT_PREPROCESSING,
+    channels: int | None = None,
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Makes the preprocessing of evaluation and serving.
 
-    It maps an image uint8 [h, w, 3] of any size to float32 [S, S, 3] in [0, 1];
+    It maps an image uint8 [h, w, 3] of any size to float32 [S, S, 3] in [0, 1],
+    or with `channels` float32 [h, w, channels] in [0, 1] to as many;
     `preprocessing` is one of `config.views.PREPROCESSINGS`.
     """
     if preprocessing not in PREPROCESSINGS:
@@ -82,7 +100,8 @@ def evaluation(
 
     @tf.autograph.experimental.do_not_convert
     def preprocess(image: tf.Tensor) -> tf.Tensor:
-        image = check_images(image, 3)[tf.newaxis]
-        return resize_and_crop(image, image_size, preprocessing)[0]
+        image = check_images(image, 3, channels)[tf.newaxis]
+        unit = LEVEL if channels is None else 1.0
+        return resize_and_crop(image, image_size, preprocessing, unit)[0]
 
     return preprocess

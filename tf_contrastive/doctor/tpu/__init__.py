@@ -90,7 +90,7 @@ def inspect(
     per_host = run.schedule.batch_size / max(by_flops, by_bytes) / target.hosts
     cpus = os.cpu_count() or 1
     # Bytes of an image's views on their way to the device.
-    image = run.views.pixels * run.data.channels
+    image = run.views.pixels * run.channels
     image *= tf.as_dtype(run.views.wire_dtype).size
     report["input"] = {
         "images_per_second_and_host": round(per_host),

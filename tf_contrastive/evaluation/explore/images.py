@@ -74,18 +74,28 @@ def look(source: datasets.Source) -> tuple[np.ndarray, np.ndarray]:
     """
 
     def digest(record: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        image = source.decode(record)["image"]
+        image, shown = _pixels(source, record)
         # 63 bits: a number of buckets is an int64.
         number = tf.strings.to_hash_bucket_fast(
             tf.io.serialize_tensor(image), 2**63 - 1
         )
-        return number, near_copies.small_picture(image)
+        return number, near_copies.small_picture(shown)
 
     rows = source.records.map(digest, tf.data.AUTOTUNE, deterministic=True)
     with terminal.elapsed("reading pixels"):
         parts = [*rows.batch(_BATCH).prefetch(2).as_numpy_iterator()]
     digests, pictures = map(np.concatenate, zip(*parts, strict=True))
     return digests, pictures
+
+
+def _pixels(
+    source: datasets.Source, record: dict[str, tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns an image, and three of its channels, in 0..255, to look at."""
+    image, info = source.decode(record)["image"], source.info
+    if info.float_channels is None:
+        return image, image
+    return image, info.shown(image) * 255.0
 
 
 def thumbnails(
@@ -98,7 +108,7 @@ def thumbnails(
     chosen = source.select(rows)
 
     def shrink(record: dict[str, tf.Tensor]) -> tf.Tensor:
-        image = chosen.decode(record)["image"]
+        _, image = _pixels(chosen, record)
         size = tf.shape(image)[:2]
         # Smaller images are magnified by the page, pixel by pixel.
         scale = tf.minimum(1.0, side / tf.cast(tf.reduce_max(size), tf.float32))

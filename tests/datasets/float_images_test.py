@@ -1,0 +1,125 @@
+"""Images of any channels and type: every form against NumPy's own division."""
+
+import io
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+from dataset_helpers import read, refused, write
+
+from tf_contrastive import datasets
+from tf_contrastive.datasets import Reading
+
+DEEP = np.random.default_rng(0).integers(0, 65536, (9, 11, 4), np.uint16)
+FLOATS = DEEP / np.float32(65535)
+FOUR = Reading(channels=4)
+
+
+def numpy_file(array, save=np.save):
+    file = io.BytesIO()
+    save(file, array)
+    return file.getvalue()
+
+
+def pillow_file(planes, kind):
+    file = io.BytesIO()
+    first, *others = map(PIL.Image.fromarray, planes)
+    more = {"save_all": True, "append_images": others} if others else {}
+    first.save(file, kind, **more)
+    return file.getvalue()
+
+
+def planes(array):
+    return [np.ascontiguousarray(array[..., k]) for k in range(4)]
+
+
+FORMS = {
+    "u1.npy": (numpy_file((DEEP >> 8).astype(np.uint8)), DEEP >> 8, 255),
+    "u2.npy": (numpy_file(DEEP), DEEP, 65535),
+    "big.npy": (numpy_file(DEEP.astype(">u2")), DEEP, 65535),
+    "f4.npy": (numpy_file(FLOATS), FLOATS, 1),
+    "f8.npy": (numpy_file(DEEP / 65535), FLOATS, 1),
+    "u2.npz": (numpy_file(DEEP, np.savez_compressed), DEEP, 65535),
+    "rgba16.png": (tf.io.encode_png(DEEP).numpy(), DEEP, 65535),
+    "rgba8.png": (
+        tf.io.encode_png((DEEP >> 8).astype(np.uint8)).numpy(),
+        DEEP >> 8,
+        255,
+    ),
+    "pages.tif": (pillow_file(planes(DEEP), "TIFF"), DEEP, 65535),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_four_channels_keep_their_whole_range(form, tmp_path):
+    contents, values, largest = FORMS[form]
+    expected = values.astype(np.float32) / np.float32(largest)
+    write(tmp_path / "images" / f"a.{form}", contents)
+    source = datasets.source(f"folder:{tmp_path}", reading=FOUR)
+    assert source.info.image_shape == (9, 11, 4)
+    np.testing.assert_array_equal(read(source)[0]["image"], expected)
+    example = tf.train.Example()
+    example.features.feature["image"].bytes_list.value.append(contents)
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as records:
+        records.write(example.SerializeToString())
+    path = f"tfrecord:{tmp_path / 'a.tfrecord'}"
+    record = read(datasets.source(path, reading=FOUR))[0]
+    np.testing.assert_array_equal(record["image"], expected)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_grey_of_16_bits_is_cut_only_without_channels(kind, tmp_path):
+    write(tmp_path / f"a.{kind[:3]}", pillow_file([DEEP[..., 0]], kind))
+    expected = DEEP[..., :1].astype(np.float32) / np.float32(65535)
+    source = datasets.source(f"folder:{tmp_path}", reading=Reading(channels=1))
+    np.testing.assert_array_equal(read(source)[0]["image"], expected)
+    source = datasets.source(f"folder:{tmp_path}")
+    cut = np.repeat(DEEP[..., :1] >> 8, 3, axis=-1)
+    np.testing.assert_array_equal(read(source)[0]["image"], cut)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int16, np.int32, np.float32])
+def test_arrays_are_scaled_by_given_limits(dtype):
+    values = (DEEP // 2).astype(dtype)[np.newaxis]
+    expected = np.clip((values.astype(np.float64) - 100) / 19900, 0, 1)
+    options = {"channels": 4, "value_range": (100.0, 20000.0)}
+    for source in (
+        datasets.from_arrays(values, [0], **options),
+        datasets.from_dataset(
+            tf.data.Dataset.from_tensor_slices((values, [0])), **options
+        ),
+    ):
+        np.testing.assert_array_equal(
+            read(source)[0]["image"], expected[0].astype(np.float32)
+        )
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        (numpy_file(DEEP[..., :3]), "[9, 11, 3]"),
+        (numpy_file(DEEP.astype(np.int16)), "int16"),
+        (numpy_file(FLOATS * 2), "[0, 1]"),
+        (numpy_file(np.full_like(FLOATS, np.nan)), "not finite"),
+        (tf.io.encode_png(DEEP[..., :3]).numpy(), "[9, 11, 3]"),
+        (pillow_file(planes(DEEP)[:2], "TIFF"), "[9, 11, 2]"),
+    ],
+)
+def test_other_forms_are_refused_by_the_file(contents, words, tmp_path):
+    write(tmp_path / "a" / "good.npy", numpy_file(DEEP))
+    name = "bad.png" if contents.startswith(b"\x89PNG") else "bad.npy"
+    write(tmp_path / "b" / name, contents)
+    refused(name, words, name=f"folder:{tmp_path}", reading=FOUR)
+
+
+def test_data_of_other_channels_are_refused():
+    refused("[8, 8, 1]", name="digits", reading=FOUR)
+
+
+def test_statistics_are_those_of_each_channel():
+    images = np.random.default_rng(1).random((20, 6, 6, 4)) / [1, 2, 4, 80]
+    source = datasets.from_arrays(images, channels=4)
+    found = datasets.channel_statistics(source)
+    np.testing.assert_allclose(found.mean, images.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(found.std, images.std((0, 1, 2)), rtol=1e-6)
