@@ -222,9 +222,9 @@ def inlined(words: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
         try:
             # Editors may write a mark before the text: "utf-8-sig".
             with open(path, encoding="utf-8-sig") as file:
-                lines = flags_in(file.read(_MAX_FLAGFILE))
-                if file.read(1):
-                    raise ValueError(f"more than {_MAX_FLAGFILE} characters")
+                if len(text := file.read(_MAX_FLAGFILE)) == _MAX_FLAGFILE:
+                    raise ValueError(f"{_MAX_FLAGFILE} characters or more")
+            lines = flags_in(text)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise errors.UserError(
