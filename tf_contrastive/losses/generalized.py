@@ -47,13 +47,7 @@ class _Generalized(base.ContrastiveLoss):
             + self.weight * self._distribution(projections, seed)
         )
 
-    def per_anchor(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None = None,
-        *,
-        small_views: int = 0,
-    ) -> tf.Tensor:
+    def per_anchor(self, *args: Any, **kwargs: Any) -> tf.Tensor:
         """Raises `TypeError`: the loss is not a mean over anchors."""
         raise TypeError(f"{type(self).__name__} has no loss for each view")
 

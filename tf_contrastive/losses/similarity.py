@@ -194,16 +194,14 @@ def gather(
     """
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
-    gathered: list[Any] | None = getattr(_shared, "gathered", None)
-    for of_projections, of_labels, batch in gathered or []:
-        same = of_projections is projections and of_labels is labels
-        same = same and batch.small_views == small_views
-        if same and batch.normalized == normalize:
-            return batch._replace(split=split)
-    batch = _gather(projections, labels, normalize, unlabelled, small_views)
-    if gathered is not None:
-        gathered.append((projections, labels, batch))
-    return batch._replace(split=split)
+    gathered = getattr(_shared, "gathered", {})
+    of_labels = None if labels is None else labels.ref()
+    key = projections.ref(), of_labels, normalize, small_views
+    if key not in gathered:
+        gathered[key] = _gather(
+            projections, labels, normalize, unlabelled, small_views
+        )
+    return gathered[key]._replace(split=split)
 
 
 # Of each thread, since every replica is traced in one of its own.
@@ -216,11 +214,11 @@ def share_gathered() -> Iterator[None]:
 
     Within it, the loss and the metrics of a step have a batch in common.
     """
-    _shared.gathered = []
+    _shared.gathered = {}
     try:
         yield
     finally:
-        _shared.gathered = None
+        del _shared.gathered
 
 
 def _gather(
@@ -267,11 +265,9 @@ def _gather(
                 # A class of its own, which no id is.
                 classes = tf.where(classes < 0, -1 - image_ids, classes)
         numbers = tf.tile(tf.range(count), [images])
-        rows = image_ids * views + numbers
-        if count > views:
-            rows = tf.where(numbers < views, rows, -1)
-            numbers %= views
-        return EmbeddingSet(embeddings, image_ids, numbers, rows, classes)
+        rows = tf.where(numbers < views, image_ids * views + numbers, -1)
+        of_view = numbers % views
+        return EmbeddingSet(embeddings, image_ids, of_view, rows, classes)
 
     concat = distribution.cross_replica_concat
     all_labels = None if labels is None else concat(labels)
