@@ -225,6 +225,7 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
             split=matrix_products.use_split(self.similarity_products),
             unlabelled=self.allows_unlabelled,
             small_views=inputs.small_views,
+            block_size=self.block_size,
         )
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> Losses:
@@ -247,25 +248,26 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
         `negatives="other_view"`, candidates are those of an anchor's other
         view.
         """
-        anchors, candidates = batch.anchors, batch.candidates
         if self.temperature:
             # Of the embeddings, which are far fewer than the similarities.
-            scaled = anchors.embeddings / self.temperature
-            anchors = anchors._replace(embeddings=scaled)
-        options = self.block_size, batch.split
+            scaled = batch.anchors.embeddings / self.temperature
+            anchors = batch.anchors._replace(embeddings=scaled)
+            batch = batch._replace(anchors=anchors)
         if negatives == "all_views":
-            return similarity.Rows(function, anchors, candidates, *options)
+            return similarity.Rows(function, batch)
         if batch.num_views + batch.small_views != 2:
             raise ValueError(
                 "negatives='other_view' compares two views, but the projections"
                 f" have {batch.num_views + batch.small_views}: pass [B, 2, P]"
             )
         pairs = [
-            (anchors.of_view(view, 2), candidates.of_view(1 - view, 2))
+            batch.of_view(view)._replace(
+                candidates=batch.candidates.of_view(1 - view, 2)
+            )
             for view in (0, 1)
         ]
         return similarity.PerView(
-            [similarity.Rows(function, *pair, *options) for pair in pairs]
+            [similarity.Rows(function, pair) for pair in pairs]
         )
 
 
