@@ -8,6 +8,7 @@ return a float.
 
 Notation: s(i, k) is the similarity of embeddings i and k, both (image, view);
 P(i) the positives of anchor i, N(i) its negatives, A(i) every embedding but i.
+The last `small_views` of an image's views are anchors, and in none of these.
 """
 
 import math
@@ -144,13 +145,14 @@ def ntxent(
     tau_plus=0.0,
     beta=0.0,
     normalize=True,
+    small_views=0,
 ):
     """NT-Xent: SimCLR Eq 1, and its footnote 4 for `other_view`; DCL."""
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
-    batch, views, _ = z.shape
+    batch, views = len(z), z.shape[1] - small_views
     values, counted = zeros(z)
-    for i, v in np.ndindex(batch, views):
+    for i, v in np.ndindex(values.shape):
         positives = [s[i, v][p] for p in other_views(i, v, views)]
         if negatives == "all_views":
             others = other_images(i, batch, views)
@@ -201,14 +203,15 @@ def _supcon(
     unlabelled="refuse",
     unlabelled_negatives=True,
     overlap="any",
+    small_views=0,
 ):
     """SupCon; `join` makes a value of log-probabilities and their weights."""
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
     same = same_class(labels)
-    batch, views, _ = z.shape
+    views = z.shape[1] - small_views
     values, counted = zeros(z)
-    for i, v in np.ndindex(batch, views):
+    for i, v in np.ndindex(values.shape):
         positives, others = split(i, v, same, views)
         if not unlabelled_negatives:
             others = without(i, others, labels)
@@ -266,15 +269,16 @@ def eps_supinfonce(
     unlabelled="refuse",
     unlabelled_negatives=True,
     overlap="any",
+    small_views=0,
 ):
     """Epsilon-SupInfoNCE (SI Eq 15), in logits or in cosines."""
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
     same = same_class(labels)
     eps = epsilon / temperature if epsilon_in == "cosine" else epsilon
-    batch, views, _ = z.shape
+    views = z.shape[1] - small_views
     values, counted = zeros(z)
-    for i, v in np.ndindex(batch, views):
+    for i, v in np.ndindex(values.shape):
         positives, negatives = split(i, v, same, views)
         if not positives:
             continue
@@ -295,14 +299,16 @@ def sincere(projections, labels, **options):
     return eps_supinfonce(projections, labels, epsilon=0.0, **options)
 
 
-def npairs(projections, labels, *, temperature=1.0, normalize=True):
+def npairs(
+    projections, labels, *, temperature=1.0, normalize=True, small_views=0
+):
     """N-pairs (SC Eq 21) against the next image of the class, cyclically."""
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
     same = same_class(labels)
-    batch, views, _ = z.shape
+    batch, views = len(z), z.shape[1] - small_views
     values, counted = zeros(z)
-    for i, v in np.ndindex(batch, views):
+    for i, v in np.ndindex(values.shape):
         following = [(i + step) % batch for step in range(1, batch)]
         partners = [j for j in following if same[i, j]]
         if partners:
@@ -311,7 +317,7 @@ def npairs(projections, labels, *, temperature=1.0, normalize=True):
                 i, batch, views
             )
             log_sum = log_sum_exp(s[i, v][k] for k in everything)
-            values[i, v] = log_sum - s[i, v][partners[0], v]
+            values[i, v] = log_sum - s[i, v][partners[0], v % views]
     return values, counted
 
 
@@ -343,13 +349,13 @@ def moco(
 # ---- Margins and logistic losses ---------------------------------------------
 
 
-def triplet(projections, labels, *, margin=0.2, normalize=True):
+def triplet(projections, labels, *, margin=0.2, normalize=True, small_views=0):
     """Batch-hard triplet: the farthest positive, the nearest negative."""
     z = prepare(projections, normalize)
     same = same_class(labels)
-    batch, views, _ = z.shape
+    views = z.shape[1] - small_views
     values, counted = zeros(z)
-    for i, v in np.ndindex(batch, views):
+    for i, v in np.ndindex(values.shape):
         positives, negatives = split(i, v, same, views)
         if positives and negatives:
             counted[i, v] = True
@@ -369,6 +375,7 @@ def _against_negatives(
     mining="none",
     negative_reduction="mean",
     normalize=True,
+    small_views=0,
 ):
     """What `margin` and `nt_logistic` share: the choice of the negatives.
 
@@ -378,9 +385,9 @@ def _against_negatives(
     """
     z = prepare(projections, normalize)
     s = similarities(z)
-    batch, views, _ = z.shape
+    batch, views = len(z), z.shape[1] - small_views
     values, counted = zeros(z)
-    for i, v in np.ndindex(batch, views):
+    for i, v in np.ndindex(values.shape):
         candidates = other_images(i, batch, views)
         if negatives == "other_view":
             candidates = [(j, u) for j, u in candidates if u != v]
@@ -434,6 +441,7 @@ def decoupled_ntxent(
     normalize=True,
     alignment="mean_square",
     scale=None,
+    small_views=0,
 ):
     """Decoupled NT-Xent (IP table 1, row 1; or Eq 5), as a mean over anchors.
 
@@ -444,9 +452,9 @@ def decoupled_ntxent(
         scale = 1000.0 if alignment == "mean_square" and normalize else 1.0
     z = prepare(projections, normalize)
     s = similarities(z)
-    batch, views, _ = z.shape
+    batch, views = len(z), z.shape[1] - small_views
     values, counted = zeros(z)
-    for i, v in np.ndindex(batch, views):
+    for i, v in np.ndindex(values.shape):
         positives = other_views(i, v, views)
         everything = positives + other_images(i, batch, views)
         if positives:

@@ -1,5 +1,7 @@
 """Every loss over the global batch: 1 = 2 = 8 replicas, and XLA = plain."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,6 +20,8 @@ _QUEUE = _RNG.normal(size=[20, _OUT]).astype(np.float32)
 # of positives, and of anchors that have any, differ from replica to replica.
 _LABELS = np.array([0, 0, 0, 1, 1, 2, 3, 4, 5, 0, 6, 6, 7, 8, 2, 2], np.int32)
 _SEED = (3, 4)
+_WITH_SMALL = np.concatenate([_INPUTS, _RNG.normal(size=[_BATCH, 3, _IN])], 1)
+_WITH_SMALL = _WITH_SMALL.astype(np.float32)
 
 _OPTIONS = {
     "supcon": [
@@ -56,14 +60,15 @@ def _labels(loss):
 def _call(loss, name, z, labels, keys):
     if name == "moco":
         return loss(z, keys=keys, queue=tf.constant(_QUEUE))
-    return loss(z, labels, seed=tf.constant(_SEED))
+    small = {"small_views": z.shape[1] - 2} if z.shape[1] > 2 else {}
+    return loss(z, labels, seed=tf.constant(_SEED), **small)
 
 
-def _alone(loss, name):
+def _alone(loss, name, inputs=_INPUTS):
     """Value and gradient of one replica, which computes as it goes."""
     variable = tf.Variable(_WEIGHTS)
     with tf.GradientTape() as tape:
-        z = tf.einsum("bvp,pq->bvq", _INPUTS, variable)
+        z = tf.einsum("bvp,pq->bvq", inputs, variable)
         labels, keys = tf.constant(_labels(loss)), tf.constant(_KEYS)
         value = _call(loss, name, z, labels, keys)
     return value.numpy(), tape.gradient(value, variable).numpy()
@@ -80,7 +85,7 @@ def _shared(strategy, *arrays):
         )
 
 
-def _distributed(loss, name, replicas):
+def _distributed(loss, name, replicas, inputs=_INPUTS):
     """Value and gradient for the weights of a linear encoder."""
     strategy = distribution.strategy("mirrored", virtual_devices=replicas)
     with strategy.scope():
@@ -98,7 +103,7 @@ def _distributed(loss, name, replicas):
 
         return strategy.run(step, args=(x, labels, keys))
 
-    results = run(*_shared(strategy, _INPUTS, _labels(loss), _KEYS))
+    results = run(*_shared(strategy, inputs, _labels(loss), _KEYS))
     value, gradient = [
         strategy.experimental_local_results(x)[0].numpy() for x in results
     ]
@@ -126,6 +131,16 @@ def test_replicas_change_neither_value_nor_gradient(name, options, replicas):
     loss = losses.build(name, **options)
     value, gradient = _alone(loss, name)
     v, g = _distributed(loss, name, replicas)
+    np.testing.assert_allclose(v, value, rtol=1e-5)
+    assert _error(g, gradient) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["ntxent", "supcon", "triplet"])
+@pytest.mark.parametrize("replicas", [2, 8])
+def test_nor_do_they_with_small_views(name, replicas):
+    loss = losses.build(name)
+    value, gradient = _alone(loss, name, _WITH_SMALL)
+    v, g = _distributed(loss, name, replicas, _WITH_SMALL)
     np.testing.assert_allclose(v, value, rtol=1e-5)
     assert _error(g, gradient) < 1e-5
 
@@ -184,13 +199,17 @@ def test_compiles_to_the_same_numbers(name):
     assert _error(compiled, gradient) < 1e-5
 
 
-def test_metrics_are_of_the_global_batch():
+@pytest.mark.parametrize("small", [0, 3])
+def test_metrics_are_of_the_global_batch(small):
     labels = _LABELS
-    z = _INPUTS @ _WEIGHTS
-    expected = contrastive_metrics.contrastive_task(z, labels)
+    z = _WITH_SMALL[:, : 2 + small] @ _WEIGHTS
+    measure = functools.partial(
+        contrastive_metrics.contrastive_task, small_views=small
+    )
+    expected = measure(z, labels)
     strategy = distribution.strategy("mirrored", virtual_devices=4)
     found = strategy.run(
-        tf.function(contrastive_metrics.contrastive_task, autograph=False),
+        tf.function(measure, autograph=False),
         args=tuple(_shared(strategy, z, labels)),
     )
     for name in contrastive_metrics.NAMES:

@@ -40,16 +40,14 @@ def test_log_sum_exp(images, block_size, temperature, include_self):
     def both(z, as_total):
         with tf.GradientTape() as tape:
             tape.watch(z)
-            batch = similarity.gather(z)
+            batch = similarity.gather(z, block_size=block_size)
             rows = similarity.Rows(
                 lambda block: similarity.log_sum_exp(
                     block.similarities / temperature,
                     None if include_self else block.others,
                     bounded=batch.bounded(temperature),
                 ),
-                batch.anchors,
-                batch.candidates,
-                block_size,
+                batch,
             )
             w = tf.constant(weights, tf.float32)
             if as_total:
@@ -86,7 +84,8 @@ def test_memory_is_a_few_blocks():
         block.append(x.similarities.shape)
         return tf.reduce_sum(x.similarities, -1)
 
-    similarity.Rows(function, sides, sides).total(tf.ones([16384]))
+    batch = similarity.Batch(sides, sides, 1, labelled=True, normalized=False)
+    similarity.Rows(function, batch).total(tf.ones([16384]))
     assert all(np.prod(shape) <= 2**21 for shape in block)
 
 

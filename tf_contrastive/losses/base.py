@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -12,6 +12,15 @@ from tf_contrastive.losses import matrix_products, similarity
 
 # The losses [A] of all anchors, or the `Rows` that compute them.
 Losses = Any
+
+
+class Inputs(NamedTuple):
+    """The arguments of a loss, see `ContrastiveLoss.__call__`."""
+
+    projections: tf.Tensor
+    labels: tf.Tensor | None
+    seed: tf.Tensor | None
+    small_views: int
 
 
 class ContrastiveLoss(declared.LossDeclaration):
@@ -64,9 +73,8 @@ class ContrastiveLoss(declared.LossDeclaration):
           ValueError: for missing or misshapen arguments.
         """
         projections = check_projections(projections)
-        return self._reduce(
-            *self._anchor_losses(projections, labels, seed, small_views)
-        )
+        inputs = Inputs(projections, labels, seed, small_views)
+        return self._reduce(*self._anchor_losses(inputs))
 
     @tf.autograph.experimental.do_not_convert
     def call(
@@ -104,9 +112,8 @@ class ContrastiveLoss(declared.LossDeclaration):
         Views that are not anchors have 0. Arguments are those of a call.
         """
         projections = check_projections(projections)
-        losses, counted = self._anchor_losses(
-            projections, labels, None, small_views
-        )
+        inputs = Inputs(projections, labels, None, small_views)
+        losses, counted = self._anchor_losses(inputs)
         if counted.shape == []:
             raise TypeError(f"{type(self).__name__} has no loss for each view")
         values = losses if tf.is_tensor(losses) else losses.values()
@@ -126,18 +133,12 @@ class ContrastiveLoss(declared.LossDeclaration):
         """Makes the loss that `get_config` describes."""
         return cls(**config)
 
-    def _anchor_losses(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None,
-        seed: tf.Tensor | None,
-        small_views: int,
-    ) -> tuple[Losses, tf.Tensor]:
+    def _anchor_losses(self, inputs: Inputs) -> tuple[Losses, tf.Tensor]:
         """Returns each anchor's loss; bool [A], which anchors are counted.
 
         Both are [] for a loss of the whole replica.
         """
-        del small_views
+        projections, labels, seed, _ = inputs
         if self.needs_labels or labels is not None:
             labels = check_labels(self._title, labels, projections)
         _, *others = declared.function_inputs(self.call)["inputs"]
@@ -179,13 +180,11 @@ class ContrastiveLoss(declared.LossDeclaration):
             return tf.reduce_sum(weights * losses)
         return losses.total(weights)
 
-    def _checked_labels(
-        self, labels: tf.Tensor | None, projections: tf.Tensor
-    ) -> tf.Tensor | None:
+    def _checked_labels(self, inputs: Inputs) -> tf.Tensor | None:
         """Returns the labels, or None if the loss ignores them."""
         if not self.needs_labels:
             return None
-        return check_labels(self._title, labels, projections)
+        return check_labels(self._title, inputs.labels, inputs.projections)
 
 
 class AnchorLoss(declared.Pairwise, ContrastiveLoss):
@@ -214,31 +213,19 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
         TF32.
     """
 
-    def _anchor_losses(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None,
-        seed: tf.Tensor | None,
-        small_views: int,
-    ) -> tuple[Losses, tf.Tensor]:
-        del seed
-        batch = self._gather(projections, labels, small_views)
+    def _anchor_losses(self, inputs: Inputs) -> tuple[Losses, tf.Tensor]:
+        batch = self._gather(inputs)
         return self._anchor_losses_of(batch), self._counted(batch)
 
-    def _gather(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None,
-        small_views: int,
-    ) -> similarity.Batch:
-        labels = self._checked_labels(labels, projections)
+    def _gather(self, inputs: Inputs) -> similarity.Batch:
         return similarity.gather(
-            projections,
-            labels,
+            inputs.projections,
+            self._checked_labels(inputs),
             normalize=self.normalize,
             split=matrix_products.use_split(self.similarity_products),
             unlabelled=self.allows_unlabelled,
-            small_views=small_views,
+            small_views=inputs.small_views,
+            block_size=self.block_size,
         )
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> Losses:
@@ -261,25 +248,26 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
         `negatives="other_view"`, candidates are those of an anchor's other
         view.
         """
-        anchors, candidates = batch.anchors, batch.candidates
         if self.temperature:
             # Of the embeddings, which are far fewer than the similarities.
-            scaled = anchors.embeddings / self.temperature
-            anchors = anchors._replace(embeddings=scaled)
-        options = self.block_size, batch.split
+            scaled = batch.anchors.embeddings / self.temperature
+            anchors = batch.anchors._replace(embeddings=scaled)
+            batch = batch._replace(anchors=anchors)
         if negatives == "all_views":
-            return similarity.Rows(function, anchors, candidates, *options)
+            return similarity.Rows(function, batch)
         if batch.num_views + batch.small_views != 2:
             raise ValueError(
                 "negatives='other_view' compares two views, but the projections"
                 f" have {batch.num_views + batch.small_views}: pass [B, 2, P]"
             )
         pairs = [
-            (anchors.of_view(view, 2), candidates.of_view(1 - view, 2))
+            batch.of_view(view)._replace(
+                candidates=batch.candidates.of_view(1 - view, 2)
+            )
             for view in (0, 1)
         ]
         return similarity.PerView(
-            [similarity.Rows(function, *pair, *options) for pair in pairs]
+            [similarity.Rows(function, pair) for pair in pairs]
         )
 
 

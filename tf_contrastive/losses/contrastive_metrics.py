@@ -39,7 +39,6 @@ def contrastive_task(
     temperature: float | None = None,
     normalize: bool = True,
     block_size: int | None = None,
-    max_anchors: int = MAX_ANCHORS,
     small_views: int = 0,
 ) -> dict[str, tf.Tensor]:
     """Measures how well positives are distinguished in the global batch.
@@ -50,7 +49,6 @@ def contrastive_task(
         None: the other views of the image.
       temperature, normalize: the loss's; None: NT-Xent's default.
       block_size: anchors compared at a time; None: automatic.
-      max_anchors: of each replica, compared with the whole batch.
       small_views: of the views, the last ones, which are anchors only.
 
     Returns:
@@ -80,17 +78,17 @@ def contrastive_task(
     """
     temperature = temperature or NTXent.temperature
     batch = similarity.gather(
-        projections, labels, normalize=normalize, small_views=small_views
+        projections,
+        labels,
+        normalize=normalize,
+        small_views=small_views,
+        block_size=block_size,
     )
-    anchors = similarity.EmbeddingSet(*(x[:max_anchors] for x in batch.anchors))
+    anchors = similarity.EmbeddingSet(*(x[:MAX_ANCHORS] for x in batch.anchors))
     rows = similarity.scan(
         lambda block: _of_rows(block, temperature, batch.num_views),
-        anchors,
-        batch.candidates,
-        outputs=dict.fromkeys(
-            (*_OF_ROWS, "positives", "negatives"), tf.float32
-        ),
-        block_size=block_size,
+        batch._replace(anchors=anchors),
+        dict.fromkeys((*_OF_ROWS, "positives", "negatives"), tf.float32),
     )
     with_positive = rows["positives"]
     with_both = with_positive * rows["negatives"]

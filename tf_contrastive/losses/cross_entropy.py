@@ -26,14 +26,9 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
     """
 
     def _anchor_losses(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None,
-        seed: tf.Tensor | None,
-        small_views: int,
+        self, inputs: base.Inputs
     ) -> tuple[base.Losses, tf.Tensor]:
-        del seed, small_views
-        labels = self._checked_labels(labels, projections)
+        projections, labels = inputs.projections, self._checked_labels(inputs)
         views, classes = projections.shape[1:]
         rank = labels.shape.rank
         if rank > 1 and labels.shape[-1] != classes:
@@ -67,14 +62,12 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
             losses = label_checks.noticed(losses, labels)
         return losses, tf.ones(tf.shape(logits)[:1], tf.bool)
 
-    def _checked_labels(
-        self, labels: tf.Tensor | None, projections: tf.Tensor
-    ) -> tf.Tensor:
+    def _checked_labels(self, inputs: base.Inputs) -> tf.Tensor:
+        labels, shape = inputs.labels, inputs.projections.shape[:2]
         if labels is not None:
             labels = tf.convert_to_tensor(labels)
         if labels is None or labels.shape.rank != 3:
-            return super()._checked_labels(labels, projections)
-        shape = projections.shape[:2]
+            return super()._checked_labels(inputs)
         if not (
             labels.dtype.is_floating
             and labels.shape[:2].is_compatible_with(shape)

@@ -47,13 +47,7 @@ class _Generalized(base.ContrastiveLoss):
             + self.weight * self._distribution(projections, seed)
         )
 
-    def per_anchor(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None = None,
-        *,
-        small_views: int = 0,
-    ) -> tf.Tensor:
+    def per_anchor(self, *args: Any, **kwargs: Any) -> tf.Tensor:
         """Raises `TypeError`: the loss is not a mean over anchors."""
         raise TypeError(f"{type(self).__name__} has no loss for each view")
 
@@ -87,8 +81,12 @@ class AlignUniform(declared.AlignUniform, _Generalized):
     ) -> tf.Tensor:
         del seed
         # The projections are normalised already.
-        split = matrix_products.use_split(self.similarity_products)
-        batch = similarity.gather(projections, normalize=False, split=split)
+        batch = similarity.gather(
+            projections,
+            normalize=False,
+            split=matrix_products.use_split(self.similarity_products),
+            block_size=self.block_size,
+        )
         batch = batch._replace(normalized=self.normalize)
         bounded = batch.bounded(self.temperature)
 
@@ -99,12 +97,11 @@ class AlignUniform(declared.AlignUniform, _Generalized):
                 bounded=bounded,
             )
 
-        sets = batch.anchors, batch.candidates
-        rows = similarity.Rows(log_sums, *sets, self.block_size, batch.split)
         anchors = tf.shape(batch.anchors.image_ids)
         # A single embedding has nothing to be spread among.
         counted = self.include_self or tf.size(batch.candidates.image_ids) > 1
         weight = tf.cast(counted, tf.float32) / tf.cast(anchors[0], tf.float32)
+        rows = similarity.Rows(log_sums, batch)
         return rows.total(tf.fill(anchors, weight))
 
 

@@ -153,14 +153,7 @@ class Triplet(declared.Triplet, base.AnchorLoss):
                 tf.argmin(near, axis=-1, output_type=tf.int32),
             )
 
-        pair = scan(
-            hardest,
-            batch.anchors,
-            batch.candidates,
-            outputs=(tf.int32, tf.int32),
-            block_size=self.block_size,
-            split=batch.split,
-        )
+        pair = scan(hardest, batch, (tf.int32, tf.int32))
         far, near = (
             tf.reduce_sum(
                 (batch.anchors.embeddings - tf.gather(candidates, i)) ** 2, -1

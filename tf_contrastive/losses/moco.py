@@ -84,10 +84,15 @@ class MoCo(declared.MoCo, base.AnchorLoss):
             lambda block: similarity.log_sum_exp(
                 block.similarities / self.temperature, block.same_class
             ),
-            anchors,
-            candidates,
-            self.block_size,
-            matrix_products.use_split(self.similarity_products),
+            similarity.Batch(
+                anchors,
+                candidates,
+                num_views=1,
+                labelled=True,
+                normalized=self.normalize,
+                split=matrix_products.use_split(self.similarity_products),
+                block_size=self.block_size,
+            ),
         )
         # Need not be of the same products: numerator and denominator both
         # take this number.

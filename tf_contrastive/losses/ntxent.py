@@ -199,10 +199,8 @@ class NPairs(declared.NPairs, base.AnchorLoss):
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         return similarity.scan(
             lambda block: tf.reduce_any(_of_class(block), axis=-1),
-            batch.anchors,
-            batch.candidates,
-            outputs=tf.bool,
-            block_size=self.block_size,
+            batch,
+            tf.bool,
         )
 
 

@@ -64,6 +64,23 @@ class Batch(NamedTuple):
     normalized: bool
     split: bool = False  # products, see `matrix_products.matmul`
     small_views: int = 0  # S
+    block_size: int | None = None  # anchors at a time; None: automatic
+
+    @property
+    def embeddings(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The embeddings of anchors and candidates."""
+        return self.anchors.embeddings, self.candidates.embeddings
+
+    @property
+    def rows_per_block(self) -> int | tf.Tensor:
+        """The anchors compared at a time."""
+        candidates = shape(self.candidates.embeddings)[0]
+        return rows_per_block(candidates, self.block_size)
+
+    def without_gradient(self) -> "Batch":
+        """Returns the batch behind a stop-gradient."""
+        anchors, candidates = tf.nest.map_structure(tf.stop_gradient, self[:2])
+        return self._replace(anchors=anchors, candidates=candidates)
 
     def of_view(self, view: int) -> "Batch":
         """Returns the batch with the anchors of one view only."""
@@ -184,6 +201,7 @@ def gather(
     split: bool = False,
     unlabelled: bool = False,
     small_views: int = 0,
+    block_size: int | None = None,
 ) -> Batch:
     """Gathers the candidates of all replicas for projections [B, V, P].
 
@@ -194,16 +212,14 @@ def gather(
     """
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
-    gathered: list[Any] | None = getattr(_shared, "gathered", None)
-    for of_projections, of_labels, batch in gathered or []:
-        same = of_projections is projections and of_labels is labels
-        same = same and batch.small_views == small_views
-        if same and batch.normalized == normalize:
-            return batch._replace(split=split)
-    batch = _gather(projections, labels, normalize, unlabelled, small_views)
-    if gathered is not None:
-        gathered.append((projections, labels, batch))
-    return batch._replace(split=split)
+    gathered = getattr(_shared, "gathered", {})
+    of_labels = None if labels is None else labels.ref()
+    key = projections.ref(), of_labels, normalize, small_views
+    if key not in gathered:
+        gathered[key] = _gather(
+            projections, labels, normalize, unlabelled, small_views
+        )
+    return gathered[key]._replace(split=split, block_size=block_size)
 
 
 # Of each thread, since every replica is traced in one of its own.
@@ -216,11 +232,11 @@ def share_gathered() -> Iterator[None]:
 
     Within it, the loss and the metrics of a step have a batch in common.
     """
-    _shared.gathered = []
+    _shared.gathered = {}
     try:
         yield
     finally:
-        _shared.gathered = None
+        del _shared.gathered
 
 
 def _gather(
@@ -267,11 +283,9 @@ def _gather(
                 # A class of its own, which no id is.
                 classes = tf.where(classes < 0, -1 - image_ids, classes)
         numbers = tf.tile(tf.range(count), [images])
-        rows = image_ids * views + numbers
-        if count > views:
-            rows = tf.where(numbers < views, rows, -1)
-            numbers %= views
-        return EmbeddingSet(embeddings, image_ids, numbers, rows, classes)
+        rows = tf.where(numbers < views, image_ids * views + numbers, -1)
+        of_view = numbers % views
+        return EmbeddingSet(embeddings, image_ids, of_view, rows, classes)
 
     concat = distribution.cross_replica_concat
     all_labels = None if labels is None else concat(labels)
@@ -390,54 +404,41 @@ def join_rows(x: tf.Tensor, total: int | tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, *x.shape[2:]])[:total]
 
 
-def compare(
-    anchors: EmbeddingSet, candidates: EmbeddingSet, split: bool
-) -> Block:
+def compare(batch: Batch) -> Block:
     """Returns the block of all anchors and candidates."""
     similarities = matrix_products.dot_products(
-        anchors.embeddings, candidates.embeddings, split=split
+        *batch.embeddings, split=batch.split
     )
-    return Block(similarities, anchors, candidates)
+    return Block(similarities, batch.anchors, batch.candidates)
 
 
-def _is_one_block(
-    anchors: EmbeddingSet, candidates: EmbeddingSet, block_size: int | None
-) -> bool:
+def _is_one_block(batch: Batch) -> bool:
     """Whether the batch is small enough to need no loop."""
-    total, columns = (shape(x.embeddings)[0] for x in (anchors, candidates))
-    known = isinstance(total, int) and isinstance(columns, int)
-    return known and total <= rows_per_block(columns, block_size)
+    sizes = [shape(x)[0] for x in batch.embeddings]
+    known = all(isinstance(size, int) for size in sizes)
+    return known and sizes[0] <= batch.rows_per_block
 
 
 def scan(
-    function: Callable[[Block], Any],
-    anchors: EmbeddingSet,
-    candidates: EmbeddingSet,
-    *,
-    outputs: Any = tf.float32,
-    block_size: int | None = None,
-    split: bool = False,
+    function: Callable[[Block], Any], batch: Batch, outputs: Any = tf.float32
 ) -> Any:
     """Applies `function` to each anchor's row, without a gradient.
 
     It maps a block to a nest of [R], of the dtypes `outputs`; the result is the
-    nest of [A]. `block_size`: anchors at a time; None: automatic.
+    nest of [A].
     """
-    total = shape(anchors.embeddings)[0]
-    rows = rows_per_block(shape(candidates.embeddings)[0], block_size)
-    anchors, candidates = tf.nest.map_structure(
-        tf.stop_gradient, (anchors, candidates)
-    )
-    if _is_one_block(anchors, candidates, block_size):
-        return function(compare(anchors, candidates, split))
+    batch = batch.without_gradient()
+    if _is_one_block(batch):
+        return function(compare(batch))
     blocks = tf.map_fn(
         lambda block: function(
-            compare(EmbeddingSet(*block), candidates, split)
+            compare(batch._replace(anchors=EmbeddingSet(*block)))
         ),
-        EmbeddingSet(*(split_rows(x, rows) for x in anchors)),
+        tuple(split_rows(x, batch.rows_per_block) for x in batch.anchors),
         fn_output_signature=outputs,
         parallel_iterations=1,
     )
+    total = shape(batch.anchors.embeddings)[0]
     return tf.nest.map_structure(lambda x: join_rows(x, total), blocks)
 
 
@@ -452,32 +453,23 @@ class Rows:
     # Block -> [R], differentiable by `block.similarities`, and finite for an
     # anchor of zeros.
     function: Callable[[Block], tf.Tensor]
-    anchors: EmbeddingSet  # A embeddings
-    candidates: EmbeddingSet  # N embeddings
-    block_size: int | None = None  # anchors at a time; None: automatic
-    split: bool = False  # products, see `matrix_products.matmul`
+    batch: Batch  # A anchors, N candidates
 
     def values(self) -> tf.Tensor:
         """Returns the function's values, float32 [A].
 
         Rows are walked once, and once more for the gradient.
         """
-        sets = self.anchors, self.candidates
-        if _is_one_block(*sets, self.block_size):
-            return self.function(compare(*sets, self.split))
+        if _is_one_block(self.batch):
+            return self.function(compare(self.batch))
 
         @tf.custom_gradient
         def of_embeddings(anchors: tf.Tensor, candidates: tf.Tensor) -> Any:
             del anchors, candidates
-            values = scan(
-                self.function,
-                *sets,
-                block_size=self.block_size,
-                split=self.split,
-            )
+            values = scan(self.function, self.batch)
             return values, lambda upstream: self._differentiate(upstream)[1:]
 
-        return of_embeddings(*(x.embeddings for x in sets))
+        return of_embeddings(*self.batch.embeddings)
 
     def total(self, weights: tf.Tensor) -> tf.Tensor:
         """Returns the sum of weights [A] * values, float32 [].
@@ -485,7 +477,7 @@ class Rows:
         The weights are known, so a row's gradient is computed together with
         its value: rows are walked only once.
         """
-        if _is_one_block(self.anchors, self.candidates, self.block_size):
+        if _is_one_block(self.batch):
             return tf.reduce_sum(weights * self.values())
 
         @tf.custom_gradient
@@ -494,23 +486,19 @@ class Rows:
             total, *gradients = self._differentiate(weights)
             return total, lambda upstream: [upstream * g for g in gradients]
 
-        return of_embeddings(
-            self.anchors.embeddings, self.candidates.embeddings
-        )
+        return of_embeddings(*self.batch.embeddings)
 
     def _differentiate(
         self, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the weighted sum, its gradients by anchors and candidates."""
-        anchors, candidates = tf.nest.map_structure(
-            tf.stop_gradient, (self.anchors, self.candidates)
-        )
-        total = shape(anchors.embeddings)[0]
-        rows = rows_per_block(shape(candidates.embeddings)[0], self.block_size)
-        anchor_blocks = [split_rows(x, rows) for x in anchors]
+        batch = self.batch.without_gradient()
+        candidates = batch.candidates.embeddings
+        total, rows = shape(batch.anchors.embeddings)[0], batch.rows_per_block
+        anchor_blocks = [split_rows(x, rows) for x in batch.anchors]
         weights = split_rows(tf.stop_gradient(weights), rows)
         blocks = shape(weights)[0]
-        matmul = functools.partial(matrix_products.matmul, split=self.split)
+        matmul = functools.partial(matrix_products.matmul, split=batch.split)
 
         def one_block(
             k: tf.Tensor,
@@ -519,7 +507,7 @@ class Rows:
             by_candidates: tf.Tensor,
         ) -> tuple[tf.Tensor, ...]:
             own = EmbeddingSet(*(x[k] for x in anchor_blocks))
-            block = compare(own, candidates, self.split)
+            block = compare(batch._replace(anchors=own))
             with tf.GradientTape() as tape:
                 tape.watch(block.similarities)
                 weighted = tf.reduce_sum(weights[k] * self.function(block))
@@ -528,7 +516,7 @@ class Rows:
                 block.similarities,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
-            by_own = matmul(g, candidates.embeddings)
+            by_own = matmul(g, candidates)
             by_others = matmul(g, own.embeddings, transpose_a=True)
             return (
                 k + 1,
@@ -543,7 +531,7 @@ class Rows:
         _, value, by_anchors, by_candidates = tf.while_loop(
             lambda k, *_: k < blocks,
             one_block,
-            (0, 0.0, by_anchors, tf.zeros_like(candidates.embeddings)),
+            (0, 0.0, by_anchors, tf.zeros_like(candidates)),
             parallel_iterations=1,
         )
         return value, join_rows(by_anchors.stack(), total), by_candidates
@@ -574,7 +562,7 @@ def num_positives(batch: Batch) -> tf.Tensor:
     if not batch.labelled:
         return tf.cast(batch.num_views - itself, tf.float32)
     if anchors.classes.shape.rank == 2:
-        return scan(lambda block: count(block.positives), anchors, candidates)
+        return scan(lambda block: count(block.positives), batch)
     ordered = tf.sort(candidates.classes)
     first = tf.searchsorted(ordered, anchors.classes, side="left")
     end = tf.searchsorted(ordered, anchors.classes, side="right")

@@ -65,13 +65,8 @@ class SupCon(declared.SupCon, base.AnchorLoss):
         no label, either.
     """
 
-    def _gather(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None,
-        small_views: int,
-    ) -> Batch:
-        batch = super()._gather(projections, labels, small_views)
+    def _gather(self, inputs: base.Inputs) -> Batch:
+        batch = super()._gather(inputs)
         return batch.of_view(0) if self.contrast == "one_view" else batch
 
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:

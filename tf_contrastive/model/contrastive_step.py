@@ -450,10 +450,9 @@ class ContrastiveStep(tf.keras.Model):
                     " layer or an object of a class, or set trainable=False"
                 )
 
-    def loss_arguments(self, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_arguments(self, batch: Batch) -> dict[str, Any]:
         """What the loss takes in addition to projections, targets and seed."""
-        del batch
-        return {}
+        return {"small_views": batch.num_small} if batch.num_small else {}
 
     def classify(
         self, features: tf.Tensor, batch: Batch, training: bool

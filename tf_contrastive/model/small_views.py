@@ -55,33 +55,26 @@ class SmallViews(ContrastiveStep):
             try:
                 small = self.features_of(batch.small_views, training)
             except ValueError as error:
-                sizes = self.encoder.input_shape, batch.small_views.shape
+                _, height, width, _ = self.encoder.input_shape
+                small_height, small_width = batch.small_views.shape[2:4]
                 raise errors.UserError(
-                    f"encoder {self.encoder.name} takes images of"
-                    f" {sizes[0][1]} x {sizes[0][2]} pixels alone, and no small"
-                    f" views of {sizes[1][2]} x {sizes[1][3]}: use a"
-                    " convolutional network with a global average"
+                    f"encoder {self.encoder.name} takes images of {height} x"
+                    f" {width} pixels alone, and no small views of"
+                    f" {small_height} x {small_width}: use a convolutional"
+                    " network with a global average"
                 ) from error
         return tf.concat([large, small], axis=1)
-
-    def loss_arguments(self, batch: Batch) -> dict[str, Any]:
-        """The number of small views, if there are any."""
-        arguments = super().loss_arguments(batch)
-        if batch.num_small:
-            arguments["small_views"] = batch.num_small
-        return arguments
 
 
 @contextlib.contextmanager
 def any_size(network: tf.keras.Model) -> Iterator[None]:
     """Lets a network of Keras take images of another size than it declares."""
     models = [x for x in network.submodules if isinstance(x, tf.keras.Model)]
-    specs = {model: model.input_spec for model in [network, *models]}
-    for model, spec in specs.items():
-        if spec is not None:
-            model.input_spec = None
+    specs = [(x, x.input_spec) for x in (network, *models) if x.input_spec]
+    for model, _ in specs:
+        model.input_spec = None
     try:
         yield
     finally:
-        for model, spec in specs.items():
+        for model, spec in specs:
             model.input_spec = spec

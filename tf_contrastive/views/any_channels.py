@@ -1,11 +1,13 @@
 """Operations of three channels on views of any number of channels."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive.base import terminal
 from tf_contrastive.views import prng
 from tf_contrastive.views.ablation import Noise
 from tf_contrastive.views.color import ColorJitter, Grayscale, InRandomOrder
@@ -15,44 +17,24 @@ from tf_contrastive.views.selection import RandomApply
 _OF_COLORS = (ColorJitter, InRandomOrder, Grayscale)
 # They take any number of channels.
 _OF_ANY = (Noise, OwnOperation)
+# Once for a policy that is built again.
+_report_once = functools.cache(terminal.info)
 
 
 @dataclasses.dataclass(frozen=True)
-class OnColors:
-    """Applies an operation to three channels of views, and keeps the others."""
+class _OfAny:
+    """An operation of three channels, and its random numbers."""
 
     operation: Any  # `policies.Photometric`, as of all classes here.
-    colors: tuple[int, ...]
 
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers per view, by stream."""
         return self.operation.streams
 
-    def __call__(
-        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
-    ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, K] in [0, 1]."""
-        planes = tf.unstack(pixels, axis=-1)
-        chosen = tf.stack([planes[k] for k in self.colors], axis=-1)
-        changed = self.operation(chosen, uniforms, static)
-        for k, plane in zip(
-            self.colors, tf.unstack(changed, axis=-1), strict=True
-        ):
-            planes[k] = plane
-        return tf.stack(planes, axis=-1)
 
-
-@dataclasses.dataclass(frozen=True)
-class OnAll:
+class OnAll(_OfAny):
     """Applies an operation to all channels in the same way, by threes."""
-
-    operation: Any
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers per view, by stream."""
-        return self.operation.streams
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
@@ -64,6 +46,24 @@ class OnAll:
         parts = tf.split(whole, (channels + missing) // 3, axis=-1)
         changed = [self.operation(part, uniforms, static) for part in parts]
         return tf.concat(changed, axis=-1)[..., :channels]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnColors(_OfAny):
+    """Applies an operation to three channels of views, and keeps the others."""
+
+    colors: tuple[int, ...]
+
+    def __call__(
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
+    ) -> tf.Tensor:
+        """Changes pixels float32 [m, S, S, K] in [0, 1]."""
+        planes = tf.unstack(pixels, axis=-1)
+        chosen = tf.stack([planes[k] for k in self.colors], axis=-1)
+        changed = tf.unstack(self.operation(chosen, uniforms, static), axis=-1)
+        for k, plane in zip(self.colors, changed, strict=True):
+            planes[k] = plane
+        return tf.stack(planes, axis=-1)
 
 
 def on_channels(
@@ -86,10 +86,11 @@ def on_channels(
             yield OnColors(operation, colors)
 
 
-def left_out(operations: Iterable[Any], colors: tuple[int, ...]) -> list[str]:
-    """Returns the names of the operations that `on_channels` leaves out."""
-    return [
-        type(x).__name__
-        for x in operations
-        if not colors and isinstance(x, _OF_COLORS)
-    ]
+def report_left_out(policy: str, operations: Iterable[Any]) -> None:
+    """Logs which operations `on_channels` leaves out without colours."""
+    names = [type(x).__name__ for x in operations if isinstance(x, _OF_COLORS)]
+    if names:
+        _report_once(
+            f"augmentation {policy}: {', '.join(names)} left out, since"
+            " color_channels are not set"
+        )

@@ -123,15 +123,18 @@ def _unit(images: tf.Tensor) -> float:
 
 
 def _averaged(
-    pixels: tf.Tensor, size: int, factor: tf.Tensor, channels: int
+    values: tf.Tensor, images: tf.Tensor, size: int, factor: tf.Tensor
 ) -> tf.Tensor:
-    """Reduces values [m, S factor, S factor, K] to [m, S, S, K]."""
-    reduced = tf.cond(
+    """Values [m, S factor, S factor, K] of images to pixels [m, S, S, K]."""
+    pixels = tf.cond(
         factor > 1,
-        lambda: tf.image.resize(pixels, [size, size], method="area"),
-        lambda: pixels,
+        lambda: tf.image.resize(values, [size, size], method="area"),
+        lambda: values,
     )
-    return tf.ensure_shape(reduced, [pixels.shape[0], size, size, channels])
+    shape = [values.shape[0], size, size, images.shape[-1]]
+    pixels = tf.ensure_shape(pixels, shape) * _unit(images)
+    # Averages and interpolation can exceed 255 by their last bit.
+    return tf.minimum(pixels, 1.0)
 
 
 def _samples_one_by_one(
@@ -154,12 +157,10 @@ def _samples_one_by_one(
         pixels = tf.raw_ops.ResizeBilinear(
             images=piece, size=[grid, grid], half_pixel_centers=True
         )
-        pixels = _averaged(pixels, size, factor, channels)[0]
-        pixels = tf.raw_ops.Reverse(
-            tensor=pixels, dims=tf.stack([False, is_mirrored, False])
+        return tf.raw_ops.Reverse(
+            tensor=_averaged(pixels, images, size, factor)[0],
+            dims=tf.stack([False, is_mirrored, False]),
         )
-        # An average can exceed 255 by its last bit.
-        return tf.minimum(pixels * _unit(images), 1.0)
 
     return tf.map_fn(
         one,
@@ -191,9 +192,7 @@ def _samples(
     pixels = tf.image.crop_and_resize(
         images, tf.stack([y1, start, y2, end], axis=1), image_ids, [grid, grid]
     )
-    # Interpolation can exceed 255 by its last bit.
-    pixels = _averaged(pixels, size, factor, images.shape[-1])
-    return tf.minimum(pixels * _unit(images), 1.0)
+    return _averaged(pixels, images, size, factor)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,7 +123,7 @@ def _of_views(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {k: tf.reshape(u, [-1, u.shape[2]]) for k, u in numbers.items()}
 
 
-class RunViews(Views):
+class RunViews:
     """The views of a run, by its resolved options.
 
     With small views, a pair of the large and the small ones takes the place of
@@ -137,90 +137,78 @@ class RunViews(Views):
         arguments["channels"] = reading.float_channels
         arguments["colors"] = reading.colors
         policy = build(name, image_size=options.side, **arguments)
-        super().__init__(policy, options.views)
         self._options = options
-        self._small: Views | None = None
+        self._sizes = [Views(policy, options.views)]
         if options.small_views:
             arguments["max_crop_area"] = arguments["min_crop_area"]
             arguments["min_crop_area"] = config.SMALL_CROP_AREA
             policy = build(name, image_size=options.small_side, **arguments)
-            self._small = Views(policy, options.small_views, options.views)
+            small = Views(policy, options.small_views, options.views)
+            self._sizes.append(small)
 
     @_without_autograph
-    def numbers(self, seeds: tf.Tensor) -> Any:
-        """Draws the numbers of `geometric`."""
-        drawn = super().numbers(seeds)
-        return (drawn, self._small.numbers(seeds)) if self._small else drawn
+    def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> Any:
+        """Makes what the step takes of images, by seeds int32 [n, 2]."""
+        return self.finish(self.geometric(images, seeds), seeds)
+
+    @_without_autograph
+    def numbers(self, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], ...]:
+        """Draws the numbers of `geometric`, for views of each size."""
+        return tuple(views.numbers(seeds) for views in self._sizes)
 
     @_without_autograph
     def geometric(
         self, images: tf.Tensor, seeds: tf.Tensor, numbers: Any = None
     ) -> Any:
         """Makes the first part of the views: crop, resize and flip."""
-        if not self._small:
-            return super().geometric(images, seeds, numbers)
-        large, small = numbers or self.numbers(seeds)
-        return (
-            super().geometric(images, seeds, large),
-            self._small.geometric(images, seeds, small),
+        numbers = numbers or self.numbers(seeds)
+        made = tuple(
+            views.geometric(images, seeds, drawn)
+            for views, drawn in zip(self._sizes, numbers, strict=True)
         )
+        return made if len(made) > 1 else made[0]
 
     @_without_autograph
     def halvings(
         self, size: tf.Tensor, seed: tf.Tensor, numbers: Any = None
     ) -> tf.Tensor:
         """How often an image can be halved before it is cropped, int32 []."""
-        if not self._small:
-            return super().halvings(size, seed, numbers)
-        if numbers is None:
-            drawn = self.numbers(seed[tf.newaxis])
-            numbers = tf.nest.map_structure(lambda u: u[0], drawn)
-        large, small = numbers
-        return tf.minimum(
-            super().halvings(size, seed, large),
-            self._small.halvings(size, seed, small),
-        )
+        numbers = numbers or [None] * len(self._sizes)
+        each = [
+            views.halvings(size, seed, drawn)
+            for views, drawn in zip(self._sizes, numbers, strict=True)
+        ]
+        return tf.reduce_min(each)
 
     @_without_autograph
     def finish(self, pixels: Any, seeds: tf.Tensor) -> Any:
         """Makes what the step takes: with seeds, if it augments or mixes."""
         options = self._options
-        seeds = prng.fold(seeds, self.count + options.small_views)
+        counts = [views.count for views in self._sizes]
+        seeds = prng.fold(seeds, sum(counts))
         on_device = options.augment_on == "device"
-
-        def sent(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-            if not on_device:
-                pixels = self.photometric(pixels, seeds)
+        sent = []
+        parts = tf.nest.flatten(pixels), tf.split(seeds, counts, axis=1)
+        for views, x, own in zip(self._sizes, *parts, strict=True):
+            x = x if on_device else views.photometric(x, own)
             if options.wire_dtype != "auto":
-                pixels = to_wire(pixels, options.wire_dtype)
-            return pixels
-
-        if not self._small:
-            pixels = sent(pixels, seeds)
-            return (pixels, seeds) if on_device or options.mixed else pixels
-        inputs = {
-            "views": sent(pixels[0], seeds[:, : self.count]),
-            "small_views": sent(pixels[1], seeds[:, self.count :]),
-        }
-        return {**inputs, "seeds": seeds} if on_device else inputs
-
-    @_without_autograph
-    def photometric(
-        self, pixels: tf.Tensor, seeds: tf.Tensor, static: bool = False
-    ) -> tf.Tensor:
-        """Applies the operations that follow the crop to views of one size."""
-        if self._small and pixels.shape[2] == self._options.small_side:
-            return self._small.photometric(pixels, seeds, static)
-        return super().photometric(pixels, seeds, static)
+                x = to_wire(x, options.wire_dtype)
+            sent.append(x)
+        if options.small_views:
+            inputs = dict(zip(("views", "small_views"), sent, strict=True))
+            return {**inputs, "seeds": seeds} if on_device else inputs
+        return (sent[0], seeds) if on_device or options.mixed else sent[0]
 
     def on_device(self) -> Callable[..., tf.Tensor] | None:
         """Returns the photometric augmentation in the step, if it is there."""
         if self._options.augment_on != "device":
             return None
+        of_side = {views.policy.image_size: views for views in self._sizes}
 
         @_without_autograph
         def augment(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-            return self.photometric(pixels, seeds, static=True)
+            views = of_side[pixels.shape[2]]
+            return views.photometric(pixels, seeds, static=True)
 
         # Compiled, since one kernel replaces dozens.
         return tf.function(augment, jit_compile=True)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors
 from tf_contrastive.config import components
 from tf_contrastive.config import own as own_parts
 from tf_contrastive.config import views as declared
@@ -87,10 +87,8 @@ class Policy(declared.PolicyDeclaration):
     colors: tuple[int, ...] = dataclasses.field(default=(0, 1, 2), kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.channels is not None and (
-            left_out := any_channels.left_out(self._operations, self.colors)
-        ):
-            _report_left_out(self.label, ", ".join(left_out))
+        if self.channels is not None and not self.colors:
+            any_channels.report_left_out(self.label, self._operations)
         if self.image_size < 1:
             raise errors.UserError(
                 f"{errors.arg('image_size', self.image_size)}: must be at least"
@@ -470,14 +468,6 @@ POLICIES: dict[str, type[Policy]] = components.implementations(
     declared.POLICIES
 )
 _LISTING: dict[str, type[Policy]] = components.implementations(declared.LISTING)
-
-
-@functools.cache  # Once for a policy that is built again.
-def _report_left_out(policy: str, operations: str) -> None:
-    terminal.info(
-        f"augmentation {policy}: {operations} left out, since color_channels"
-        " are not set"
-    )
 
 
 def _check_name(augmentation: str) -> None:
