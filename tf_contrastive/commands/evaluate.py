@@ -28,21 +28,9 @@ class Evaluate(Scoring):
     """Score a run or an export by the papers' protocols; --compare A B."""
 
     COMMON: ClassVar = (
-        "workdir",
-        "saved_model",
-        "output_dir",
-        "compare",
-        "protocols",
-        "scale",
-        "watch",
-        "untrained",
-        "dataset",
-        "data_dir",
-        "train_split",
-        "test_split",
-        "knn_k",
-        "strategy",
-        "verbosity",
+        *("workdir", "saved_model", "output_dir", "compare", "protocols"),
+        *("scale", "watch", "untrained", "dataset", "data_dir", "train_split"),
+        *("test_split", "knn_k", "strategy", "verbosity"),
     )
 
     devices: Devices = group(Devices())

@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 
 # Options of the encoder with which its weights do not change.
 _FREE = (
-    "init_from",
-    "standardize",
-    "zero_init_residual",
-    "frozen_patches",
-    "drop_path",
+    *("init_from", "standardize", "zero_init_residual"),
+    *("frozen_patches", "drop_path"),
 )
 
 

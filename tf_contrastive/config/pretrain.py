@@ -217,43 +217,26 @@ class Pretrain(Command):
 
     def _check_small_views(self) -> None:
         """Raises `UserError` for what needs views of one size."""
-        loss, policy, views = self.loss, self.views.policy, self.views
-        takers = [n for n, other in LOSSES.items() if other.takes_small_views]
-        two_views = loss.compares_two_views and loss.takes_small_views
+        loss, views, encoder = self.loss, self.views, self.encoder
+        policy = views.policy
+        takers = " or ".join(
+            n for n, other in LOSSES.items() if other.takes_small_views
+        )
         one_view = getattr(loss, "contrast", "") == "one_view"
-        alpha = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
-        for refused, given, remedy in (
-            (
-                not loss.takes_small_views,
-                arg("loss", loss.label),
-                f"use {', '.join(takers)}",
-            ),
-            (
-                two_views,
-                arg("negatives", "other_view"),
-                f"set {arg('negatives', 'all_views')}",
-            ),
-            (
-                one_view,
-                arg("contrast", "one_view"),
-                f"set {arg('contrast', 'all_views')}",
-            ),
-            (
-                not policy.crops,
-                arg("augmentation", policy.label),
-                "use a policy of random crops, such as simclr",
-            ),
-            (views.mixed, arg(alpha), f"set {arg(alpha, 0)}"),
-            (
-                self.encoder.one_size,
-                arg("encoder", self.encoder.label),
-                "use a convolutional network, such as resnet50",
-            ),
+        for refused, name, value, other in (
+            (not loss.takes_small_views, "loss", loss.label, takers),
+            (loss.compares_two_views, "negatives", "other_view", "all_views"),
+            (one_view, "contrast", "one_view", "all_views"),
+            (not policy.crops, "augmentation", policy.label, "simclr"),
+            (views.mixup_alpha, "mixup_alpha", views.mixup_alpha, 0),
+            (views.cutmix_alpha, "cutmix_alpha", views.cutmix_alpha, 0),
+            (encoder.one_size, "encoder", encoder.label, "resnet50"),
         ):
             if refused:
                 raise UserError(
-                    f"{arg('small_views', views.small_views)}: {given} takes"
-                    f" views of one size: {remedy}, or leave out small views"
+                    f"{arg('small_views', views.small_views)}:"
+                    f" {arg(name, value)} takes views of one size: set"
+                    f" {arg(name, other)}, or leave out small views"
                 )
 
     def check_replicas(self, replicas: int) -> None:

@@ -400,10 +400,9 @@ POLICY = Family(
     kind="augmentation",
     members=POLICIES | LISTING,
     help=f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
-    f" operations on cropped views out of {', '.join(Ablation.listable)};"
-    " or simclr+OP[+OP]: simclr, then some of"
-    f" {', '.join(SimCLRPlus.listable)}; or module:name, a function or a"
-    " Keras layer of your own",
+    f" operations on cropped views out of {', '.join(Ablation.listable)}; or"
+    f" simclr+OP[+OP]: simclr, then some of {', '.join(SimCLRPlus.listable)};"
+    " or module:name, a function or a Keras layer of your own",
     check=augmentation_name,
     flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
     declare=declare,
