@@ -1,6 +1,5 @@
 """`doctor`: checks a run before it starts."""
 
-import dataclasses
 import os
 from typing import Any
 
@@ -13,7 +12,6 @@ from tf_contrastive.config.fields import group, option
 from tf_contrastive.config.runtime import Runtime
 
 
-@dataclasses.dataclass(frozen=True)
 class CheckedRuntime(Runtime):
     """The options of a run that is only checked."""
 
@@ -25,7 +23,6 @@ class CheckedRuntime(Runtime):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class Doctor(PretrainCommand):
     """Check a pretrain command: memory, speed, known problems."""
 

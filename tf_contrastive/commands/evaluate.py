@@ -1,6 +1,5 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
-import dataclasses
 import itertools
 import os
 import time
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 COMPARISON_FILE = "comparison.json"
 
 
-@dataclasses.dataclass(frozen=True)
 class Evaluate(Scoring):
     """Score a run or an export by the papers' protocols; --compare A B."""
 

@@ -1,6 +1,5 @@
 """`explore`: a page of neighbours, copies, suspects and a map of a dataset."""
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from tf_contrastive import datasets
 
 
-@dataclasses.dataclass(frozen=True)
 class Explore(Command):
     """Show neighbours, copies, suspect labels and a map of a dataset."""
 

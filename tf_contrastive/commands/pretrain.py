@@ -1,6 +1,5 @@
 """`pretrain`: trains an encoder; prints and writes the results."""
 
-import dataclasses
 import math
 import os
 import shlex
@@ -22,7 +21,6 @@ _FREE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class PretrainCommand(Pretrain):
     """Train an encoder; the same command resumes it."""
 

@@ -1,13 +1,11 @@
 """Compilation for a TPU that is not there."""
 
-import dataclasses
-
 from tf_contrastive.config.checks import matching
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import option
 
 
-@dataclasses.dataclass(frozen=True)
-class Compilation:
+class Compilation(Group):
     """Compilation for a TPU that is not there."""
 
     compile_for: str = option(

@@ -5,6 +5,7 @@ import re
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import is_float32, matching, one_of
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.dataset import (
     FORMS,
     IMAGENET_STATISTICS,
@@ -90,8 +91,7 @@ def without_slice(split: str) -> str:
     return split.partition("[")[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
+class Reading(Group):
     """How the images of a folder, CSV or TFRecord file are read."""
 
     channels: int = option(
@@ -229,8 +229,7 @@ def with_channels(given: Reading, run: Reading) -> Reading:
 # ---- Options of a run --------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
+class Data(Group):
     """The dataset and its input pipeline."""
 
     dataset: str = option(

@@ -1,8 +1,7 @@
 """What is embedded, and how it is written."""
 
-import dataclasses
-
 from tf_contrastive.config.checks import matching, shell_words
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import option
@@ -11,8 +10,7 @@ from tf_contrastive.config.fields import option
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
 
 
-@dataclasses.dataclass(frozen=True)
-class Embedding:
+class Embedding(Group):
     """What `embed` embeds."""
 
     workdir: str = option("", "folder of the run with the encoder")

@@ -1,9 +1,9 @@
 """Linear classifiers: during pretraining, after it, and in evaluation."""
 
-import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import argument, group, option, values
 from tf_contrastive.config.optimizer import (
     OPTIMIZERS,
@@ -25,8 +25,7 @@ LINEAR_OPTIMIZER_OPTIONS["sgd"]["nesterov"] = True
 LINEAR_OPTIMIZER_OPTIONS["rmsprop"]["epsilon"] = 0.001
 
 
-@dataclasses.dataclass(frozen=True)
-class Probe:
+class Probe(Group):
     """The linear probe behind a stop-gradient, trained with the encoder."""
 
     probe: bool = option(
@@ -49,7 +48,6 @@ class Probe:
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class LinearSchedule(StageSchedule):
     """The schedule of the linear stage."""
 
@@ -70,8 +68,7 @@ def linear_augmentation(default: str) -> Any:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearStage:
+class LinearStage(Group):
     """A linear classifier on the frozen encoder.
 
     `pretrain` trains it after the encoder, which it does not change.

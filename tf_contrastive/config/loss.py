@@ -1,6 +1,5 @@
 """Losses: their options, defaults and traits."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from typing import Any, ClassVar
 from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import argument, option
 
@@ -503,8 +503,7 @@ LOSS = Family(
 ).option(NTXent())
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchOptions:
+class BatchOptions(Group):
     """How a batch meets the loss."""
 
     key_momentum: float = option(

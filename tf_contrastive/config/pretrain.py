@@ -53,7 +53,6 @@ _ONE_CPU = Machine()
 _WIRE_BYTES = {"float32": 4, "uint8": 1}
 
 
-@dataclasses.dataclass(frozen=True)
 class Pretrain(Command):
     """A run: its data, views, networks, loss, optimizer and machine."""
 

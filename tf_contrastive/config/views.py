@@ -9,6 +9,7 @@ from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import facts, image_dataset
@@ -410,8 +411,7 @@ POLICY = Family(
 ).option(SimCLR())
 
 
-@dataclasses.dataclass(frozen=True)
-class Views:
+class Views(Group):
     """Augmentation of images into views."""
 
     policy: PolicyDeclaration = POLICY
