@@ -65,7 +65,7 @@ _INPUTS = {
     # Evaluation.
     "evaluate --workdir={empty}": "{empty}",
     "evaluate --workdir={run_damaged}": "{run_damaged}",
-    "evaluate --saved_model={five_channels} --dataset=digits": "2 channels",
+    "evaluate --saved_model={five_channels} --dataset=digits": "5 channels",
     "evaluate --workdir={run} --protocols=head": "head",
     "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
         "not prepared in {empty} (--data_dir): food101"

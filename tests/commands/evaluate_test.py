@@ -18,13 +18,7 @@ import small
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    embedding,
-    exporting,
-    train,
-)
+from tf_contrastive import checkpoints, datasets, embedding, exporting, train
 from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
@@ -32,10 +26,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import comparison, scoring
 from tf_contrastive.evaluation.context import Data
-from tf_contrastive.evaluation.report import (
-    Report,
-    row_name,
-)
+from tf_contrastive.evaluation.report import Report, row_name
 from tf_contrastive.evaluation.subject import Subject
 
 _RUN = {

@@ -33,11 +33,7 @@ def _made(options, images):
     ("changes", "large", "small_area"),
     [
         ({}, (0.14, 1.0), (0.05, 0.14)),
-        (
-            {"min_crop_area": 0.4},
-            (0.4, 1.0),
-            (0.05, 0.4),
-        ),
+        ({"min_crop_area": 0.4}, (0.4, 1.0), (0.05, 0.4)),
     ],
 )
 def test_crops_have_areas_of_their_own(changes, large, small_area):

@@ -42,7 +42,7 @@ class Command(Group):
     IS_OF_ONE: ClassVar[bool] = False
 
     if TYPE_CHECKING:
-        terminal: Terminal  # Each command has it as its last group.
+        terminal: Terminal = Terminal()  # The last group of each command.
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:

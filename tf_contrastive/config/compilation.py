@@ -1,6 +1,5 @@
 """Compilation for a TPU that is not there."""
 
-from tf_contrastive.config.checks import matching
 from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import option
 
@@ -14,9 +13,6 @@ class Compilation(Group):
         " such as v4:2x2x1, v5e:2x2 or v6e:2x4; doctor prints work, memory per"
         " core and the rate that the input must deliver; `lab benchmark step`"
         " compares the step with the encoder alone",
-        check=matching(
-            r"|v\d\w*:\d+(x\d+){1,2}", "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2"
-        ),
         identity=False,
     )
     compile_python: str = option(

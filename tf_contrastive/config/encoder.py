@@ -464,11 +464,8 @@ class EncoderSetup(Group):
         A file may hold weights that were trained with any standardization.
         """
         allowed = (EncoderSetup.standardize, _expected(encoder))
-        if (
-            self.starts_from_weights(encoder)
-            and self.init_from == IMAGENET
-            and self.standardize not in allowed
-        ):
+        has_others = self.standardize not in allowed
+        if has_others and encoder.library and self.init_from == IMAGENET:
             raise UserError(
                 f"{arg('standardize', self.standardize)}:"
                 f" {arg('init_from', IMAGENET)} has the standardization of its"

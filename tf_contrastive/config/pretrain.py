@@ -50,7 +50,6 @@ from tf_contrastive.config.views import (
 )
 
 _ONE_CPU = Machine()
-_WIRE_BYTES = {"float32": 4, "uint8": 1}
 
 
 class Pretrain(Command):
@@ -309,8 +308,8 @@ def check_memory(
     """
     present, views = psutil.virtual_memory().total, run.views
     images = run.schedule.batch_size / machine.hosts
-    size = _WIRE_BYTES[views.wire_dtype] * run.channels
-    needed = images * views.pixels * size
+    needed = images * views.pixels * run.channels
+    needed *= 4 if views.wire_dtype == "float32" else 1
     name: str = arg("batch_size", run.schedule.batch_size)
     if run.data.cache == "memory" and image_shape:
         kept = float(num_examples * math.prod(image_shape))

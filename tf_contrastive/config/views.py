@@ -540,17 +540,15 @@ def resolve_wire_dtype(
     views: Views, extra_channels: int, reading: Reading
 ) -> str:
     """Returns `wire_dtype` of views to which `extra_channels` are appended."""
-    given = views.wire_dtype
-    if given == "uint8" and reading.float_channels:
+    given, floats = views.wire_dtype, ""
+    if reading.float_channels:
+        floats = "images that are read whole"
+    if extra_channels:
+        floats = f"the {extra_channels} channels of feature `extra`"
+    if given == "uint8" and floats:
         raise UserError(
-            f"{arg('wire_dtype', given)} rounds images that are read whole: set"
+            f"{arg('wire_dtype', given)} rounds {floats}: set"
             f" {arg('wire_dtype', 'auto')}"
-        )
-    if given == "uint8" and extra_channels:
-        raise UserError(
-            f"{arg('wire_dtype', given)}: the {extra_channels} channels of"
-            f" feature `extra` are not pixels: set {arg('wire_dtype', 'auto')}"
-            f" or {arg('extra_channels', '0')}"
         )
     if given != "auto":
         return given

@@ -25,9 +25,7 @@ class Expected:
 
 
 def expect(
-    run: Pretrain,
-    counts: np.ndarray | None,
-    num_examples: int,
+    run: Pretrain, counts: np.ndarray | None, num_examples: int
 ) -> Expected | None:
     """Predicts what the loss finds in a batch of the run's sampler.
 
