@@ -29,17 +29,7 @@ from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.report import Report, row_name
 from tf_contrastive.evaluation.subject import Subject
 
-_RUN = {
-    "dataset": "digits",
-    "augmentation": "crop",
-    "encoder": "resnet10",
-    "width": 0.125,
-    "loss": "supcon",
-    "batch_size": 256,
-    "keep_checkpoints": 9,
-    "epochs": 3,
-    "learning_rate": 0.5,
-}
+_RUN = {"batch_size": 256, "keep_checkpoints": 9, "epochs": 3}
 
 
 def _options(**values):
@@ -60,7 +50,7 @@ def _report(folder):
 def trained(tmp_path_factory):
     """A run of three epochs on the digits, with a checkpoint of each."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
-    train.pretrain(fields.replace(small.RUN, workdir=str(workdir), **_RUN))
+    train.pretrain(small.run(workdir=str(workdir), split="train", **_RUN))
     return workdir
 
 
