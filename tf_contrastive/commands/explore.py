@@ -40,10 +40,8 @@ def run(options: Explore) -> int:
         from tf_contrastive.evaluation.explore import images, page, report
 
     e = options.exploration
-    page_file, json_file = (
-        os.path.join(e.output, name)
-        for name in ("explore.html", "explore.json")
-    )
+    page_file = os.path.join(e.output, "explore.html")
+    json_file = os.path.join(e.output, "explore.json")
     advice = f"set {arg('output')} to a folder that can be written"
     for path in (page_file, json_file):
         files.check_writable(path, advice)

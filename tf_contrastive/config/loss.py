@@ -79,8 +79,6 @@ class LossDeclaration(Component):
         mixed labels, too.
       takes_keys: whether a momentum encoder makes keys of the second view, and
         keeps earlier ones in a queue.
-      takes_unlabelled: whether an image may have the label -1, which means
-        none; its positives are its own views then.
       has_one_positive: whether an anchor has one positive, of another image.
       takes_small_views: whether it tells anchors from candidates, or takes
         each view alone, so that there may be small views.
@@ -92,7 +90,6 @@ class LossDeclaration(Component):
     needs_labels = False
     takes_logits = False
     takes_keys = False
-    takes_unlabelled = False
     has_one_positive = False
     takes_small_views = True
 
@@ -179,7 +176,6 @@ class _OfClasses(Pairwise):
 
     implementation = "tf_contrastive.losses.supcon"
     needs_labels = True
-    takes_unlabelled = True
     # google-research/supcon, --use_projection_batch_norm=False.
     head: ClassVar = {"batch_norm": False, "bias": False}
 

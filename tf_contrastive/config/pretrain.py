@@ -167,11 +167,11 @@ class Pretrain(Command):
 
     def _check_unlabelled(self) -> None:
         given = arg("unlabelled", self.reading.unlabelled)
-        if self.loss.needs_labels and not self.loss.takes_unlabelled:
+        if self.loss.needs_labels and "unlabelled" not in self.loss.declared():
             takers = [
                 name
                 for name, other in LOSSES.items()
-                if other.takes_unlabelled or not other.needs_labels
+                if "unlabelled" in other.declared() or not other.needs_labels
             ]
             raise UserError(
                 f"{given}: {arg('loss', self.loss.label)} needs a label of each"
