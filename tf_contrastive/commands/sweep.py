@@ -62,7 +62,6 @@ class Grid(Group):
         None,
         "number of the only run to do, from 0, such as of a task in an array of"
         " a cluster; auto: all",
-        minimum=0,
     )
 
 

@@ -35,11 +35,11 @@ _input = functools.partial(option, family="data_options")
 
 def channel_statistics(standardize: str) -> ChannelStatistics:
     """Returns the statistics of a `standardize` other than "dataset"."""
-    if standardize == "imagenet":
-        return IMAGENET_STATISTICS
-    if standardize == "none":
-        return ChannelStatistics((0.0,) * 3, (1.0,) * 3)
-    if statistics := _read_statistics(standardize):
+    known = {
+        "imagenet": IMAGENET_STATISTICS,
+        "none": ChannelStatistics((0.0,) * 3, (1.0,) * 3),
+    }
+    if statistics := known.get(standardize) or _read_statistics(standardize):
         return statistics
     raise UserError(
         f"{arg('standardize', standardize)}: must be"
@@ -215,12 +215,8 @@ def with_channels(given: Reading, run: Reading) -> Reading:
     """Returns how to read other data for a run's encoder."""
     if given.float_channels or given.color_channels:
         return given
-    return dataclasses.replace(
-        given,
-        channels=run.channels,
-        value_range=run.value_range,
-        color_channels=run.color_channels,
-    )
+    names = ("channels", "value_range", "color_channels")
+    return dataclasses.replace(given, **{n: getattr(run, n) for n in names})
 
 
 # ---- Options of a run --------------------------------------------------------

@@ -22,8 +22,8 @@ def _two_names(names: tuple[str, ...]) -> str | None:
     return f"two different runs, such as {arg('compare')} runs/a runs/b"
 
 
-class EncoderSource(Group):
-    """An encoder, and the data that it embeds."""
+class EncoderOptions(Group):
+    """An encoder, and how it embeds data."""
 
     workdir: str = option(
         "", "folder of the run with the encoder", per_host=True
@@ -31,15 +31,20 @@ class EncoderSource(Group):
     saved_model: str = option(
         "",
         "export, published checkpoint, or pretrained:NAME, to use instead of a"
-        " run (needs --dataset)",
+        " run; needs the name of a dataset",
     )
-    dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
     data_dir: str = option(
         "", "folder of prepared TensorFlow Datasets", per_host=True
     )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
+
+
+class EncoderSource(EncoderOptions):
+    """An encoder, and the data that it embeds."""
+
+    dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
 
 
 class Evaluation(EncoderSource):

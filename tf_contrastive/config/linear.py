@@ -37,7 +37,6 @@ class Probe(Group):
         0.0,
         "weight of the probe's cross entropy in the loss, by which encoder and"
         " probe are trained jointly; 0: a stop-gradient",
-        minimum=0.0,
         family="loss_options",
     )
     online_knn_size: int = option(

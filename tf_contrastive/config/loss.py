@@ -142,14 +142,12 @@ class NTXent(Pairwise):
         0.0,
         "share of an anchor's negatives that are of its class, of which the"
         " denominator is freed (debiased)",
-        minimum=0.0,
         maximum=0.99,
     )
     beta: float = option(
         0.0,
         "concentration of negatives on those that are near the anchor (hard"
         " negatives)",
-        minimum=0.0,
         maximum=1e3,
     )
 

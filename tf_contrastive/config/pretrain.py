@@ -20,7 +20,7 @@ from tf_contrastive.config.encoder import (
     EncoderSetup,
     resolve_setup,
 )
-from tf_contrastive.config.fields import group
+from tf_contrastive.config.fields import group, replace
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS,
@@ -387,7 +387,6 @@ def resolve(
     if getattr(loss, "similarity_products", "") == "auto":
         products = "split" if machine.rounded_products else "plain"
         loss = loss.with_options(similarity_products=products)
-    precision = resolve_precision(run.runtime.precision, machine)
     encoder = run.encoder.resolved(size)
     setup = resolve_setup(run.setup, encoder)
     if run.reading.channels != 3 and setup.standardize == "imagenet":
@@ -399,34 +398,31 @@ def resolve(
         on_device = machine.on_tpu or machine.gpu_capability
         place = "device" if on_device else "host"
         views = dataclasses.replace(views, augment_on=place)
-    wire_dtype = resolve_wire_dtype(views, extra, run.reading)
     xla = run.runtime.xla
     if xla == "auto":
         xla = "on" if machine.gpu_capability else "off"
-    return dataclasses.replace(
+    run = dataclasses.replace(
         run,
-        data=dataclasses.replace(run.data, extra_channels=extra),
-        views=dataclasses.replace(views, wire_dtype=wire_dtype),
+        views=views,
         encoder=encoder,
         setup=setup,
         projection=run.projection.with_defaults(
             **({} if run.projection.is_own else run.loss.head)
         ),
         loss=loss,
+    )
+    return replace(
+        run,
+        extra_channels=extra,
+        wire_dtype=resolve_wire_dtype(views, extra, run.reading),
         # The probe takes one class per image.
-        probe=dataclasses.replace(
-            run.probe, probe=run.probe.probe and not multi_label
+        probe=run.probe.probe and not multi_label,
+        learning_rate=resolve_learning_rate(
+            schedule.learning_rate,
+            run.optimizer,
+            schedule.learning_rate_scaling,
         ),
-        schedule=dataclasses.replace(
-            schedule,
-            learning_rate=resolve_learning_rate(
-                schedule.learning_rate,
-                run.optimizer,
-                schedule.learning_rate_scaling,
-            ),
-            warmup_epochs=resolve_warmup(
-                schedule.warmup_epochs, schedule.epochs
-            ),
-        ),
-        runtime=dataclasses.replace(run.runtime, precision=precision, xla=xla),
+        warmup_epochs=resolve_warmup(schedule.warmup_epochs, schedule.epochs),
+        precision=resolve_precision(run.runtime.precision, machine),
+        xla=xla,
     )
