@@ -11,7 +11,7 @@ from tf_contrastive.config.fields import option
 
 @dataclass_transform(frozen_default=True)
 class Group:
-    """Base of groups of options; those of this package become dataclasses."""
+    """Base of groups of options: frozen dataclasses, if of this package."""
 
     def __init_subclass__(cls) -> None:
         if cls.__module__.startswith("tf_contrastive."):
