@@ -39,23 +39,9 @@ if _problem:
 
 __version__ = installation.VERSION
 _MODULES = (
-    "callbacks",
-    "checkpoints",
-    "classifiers",
-    "config",
-    "datasets",
-    "distribution",
-    "embedding",
-    "encoders",
-    "evaluation",
-    "exporting",
-    "heads",
-    "losses",
-    "model",
-    "optimizers",
-    "schedules",
-    "train",
-    "views",
+    *("callbacks", "checkpoints", "classifiers", "config", "datasets"),
+    *("distribution", "embedding", "encoders", "evaluation", "exporting"),
+    *("heads", "losses", "model", "optimizers", "schedules", "train", "views"),
 )
 
 

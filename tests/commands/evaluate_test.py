@@ -18,13 +18,7 @@ import small
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    embedding,
-    exporting,
-    train,
-)
+from tf_contrastive import checkpoints, datasets, embedding, exporting, train
 from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
@@ -32,23 +26,10 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import comparison, scoring
 from tf_contrastive.evaluation.context import Data
-from tf_contrastive.evaluation.report import (
-    Report,
-    row_name,
-)
+from tf_contrastive.evaluation.report import Report, row_name
 from tf_contrastive.evaluation.subject import Subject
 
-_RUN = {
-    "dataset": "digits",
-    "augmentation": "crop",
-    "encoder": "resnet10",
-    "width": 0.125,
-    "loss": "supcon",
-    "batch_size": 256,
-    "keep_checkpoints": 9,
-    "epochs": 3,
-    "learning_rate": 0.5,
-}
+_RUN = {"batch_size": 256, "keep_checkpoints": 9, "epochs": 3}
 
 
 def _options(**values):
@@ -69,7 +50,7 @@ def _report(folder):
 def trained(tmp_path_factory):
     """A run of three epochs on the digits, with a checkpoint of each."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
-    train.pretrain(fields.replace(small.RUN, workdir=str(workdir), **_RUN))
+    train.pretrain(small.run(workdir=str(workdir), split="train", **_RUN))
     return workdir
 
 
@@ -132,18 +113,13 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
         for metric in ("top1", "top5", "balanced_accuracy")
         if metric != "top5" or name == "prototype"
     }
-    (knn,) = [
-        r
-        for r in report["results"]
-        if (r["encoder"], r["variant"]) == ("trained", "k=1")
-    ]
-    assert points["trained/knn/k=1/top1"] == [
-        (step, pytest.approx(knn["top1"]))
-    ]
+    rows = {(r["encoder"], r["variant"]): r for r in report["results"]}
+    top1 = [(step, pytest.approx(rows["trained", "k=1"]["top1"]))]
+    assert points["trained/knn/k=1/top1"] == top1
     # The columns of the HParams page.
     columns = contexts.points(evaluated / "events" / "hparams")
     assert {*columns} >= {"last/loss", "last/prototype", "last/knn k=5"}
-    assert columns["last/knn k=1"] == [(step, pytest.approx(knn["top1"]))]
+    assert columns["last/knn k=1"] == top1
 
 
 def _stub(monkeypatch, name, *measurements):
@@ -324,13 +300,9 @@ def test_comparison_finds_better_worse_and_tied(tmp_path, capsys):
 def test_what_results_are_of_decides_whether_they_compare(tmp_path):
     """Their dataset's split, not the run's; and how it was corrupted."""
     hits = {"only": [True] * 30 + [False] * 30}
+    dtd = {"part": {"dataset": "dtd"}, **hits}
     a, b = (
-        _record(
-            tmp_path / split,
-            part={"dataset": "dtd"},
-            subject=_Labelled(split),
-            **hits,
-        )
+        _record(tmp_path / split, subject=_Labelled(split), **dtd)
         for split in ("test", "validation")
     )
     (row,) = comparison.compare(a, b)["results"]

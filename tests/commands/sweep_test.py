@@ -55,13 +55,7 @@ class _Commands:
     def take(self):
         """Returns the commands since the last call, as command and swept."""
         calls, self.calls = self.calls, []
-        return [
-            (
-                words[0],
-                Path(words[-1].partition("=")[2]).name.rpartition("-")[0],
-            )
-            for words in calls
-        ]
+        return [(x[0], Path(x[-1]).name.rpartition("-")[0]) for x in calls]
 
 
 @pytest.fixture
@@ -199,10 +193,8 @@ def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
     assert accuracies == [0.14, 0.10, 0.06, 0.02]
     assert {row["status"] for row in rows} == {"finished"}
     assert rows[0]["options"]["temperature"] == "0.5"
-    assert rows[0]["values"] == [
-        ["learning_rate", "0.3"],
-        ["temperature", "0.5"],
-    ]
+    values = [["learning_rate", "0.3"], ["temperature", "0.5"]]
+    assert rows[0]["values"] == values
 
 
 def test_what_is_finished_is_not_repeated(run, commands, tmp_path):
@@ -324,10 +316,8 @@ def test_data_are_opened_before_the_first_run(
 
 def test_a_task_of_an_array_does_one_run(run, commands, tmp_path):
     assert run(*_GRID, "--run=2") == 0
-    assert commands.take() == [
-        ("pretrain", "learning_rate=0.3,temperature=0.2"),
-        ("evaluate", "learning_rate=0.3,temperature=0.2"),
-    ]
+    name = "learning_rate=0.3,temperature=0.2"
+    assert commands.take() == [("pretrain", name), ("evaluate", name)]
     (check,) = commands.checks
     assert {"--print=check", "--run=2", *_GRID} <= {*check}
     assert not (tmp_path / "s" / sweep.TABLE).exists()

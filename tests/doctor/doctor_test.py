@@ -11,20 +11,9 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import inspection
 
-_SMALL = {
-    "dataset": "digits",
-    "split": "train[:256]",
-    "encoder": "resnet10",
-    "width": 0.125,
-    "projection_output": 16,
-    "loss": "supcon",
-    "batch_size": 64,
-    "epochs": 100,
-}
-
 
 def _options(**changes):
-    return fields.replace(Doctor(), **(_SMALL | changes))
+    return fields.replace(Doctor(), **(small.DIGITS | changes))
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +24,8 @@ def _short_measurements(monkeypatch):
 
 @small.encoder()
 def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
-    flags = _SMALL | {"epochs": 1, "workdir": tmp_path, "temperature": 0.01}
-    run = fields.replace(Pretrain(), **(flags | {"workdir": str(tmp_path)}))
+    flags = {"epochs": 1, "workdir": str(tmp_path), "temperature": 0.01}
+    run = fields.replace(Pretrain(), **(small.DIGITS | flags))
     prepared = train.prepare(run)
     model, _ = prepared.build()
     saved = checkpoints.Checkpoints(
@@ -50,8 +39,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
         return {path: path.read_bytes() for path in paths}
 
     before = files()
-    words = [f"--{name}={value}" for name, value in flags.items()]
-    assert small.command("doctor", *words) == 0
+    assert small.command("doctor", *small.words(**flags)) == 0
     after = files()
     report = json.loads(after.pop(tmp_path / "doctor.json"))
     assert after == before
@@ -59,7 +47,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
     assert "0: 27" in report["data"]["class_sizes"]
     assert report["model"]["stem"] == "cifar"
     assert report["model"]["probe_parameters"] == 64 * 10 + 10
-    assert report["schedule"]["peak_learning_rate"] == pytest.approx(0.075)
+    assert report["schedule"]["peak_learning_rate"] == pytest.approx(0.25)
     assert report["batch"]["positives_per_anchor"] > 1
     sizes = report["memory"]
     assert report["memory_per_replica"]["total_mib"] > 0

@@ -3,24 +3,18 @@
 import shutil
 
 import pytest
+import small
 from dataset_helpers import class_folders
 
 from tf_contrastive import train
 from tf_contrastive.base import errors
-from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import test_split
 
 
 def _problems(root, **options):
     """What is wrong, by option; and whether it ends the run."""
-    values = {
-        "dataset": f"folder:{root}",
-        "loss": "supcon",
-        "batch_size": 4,
-        "workdir": "w",
-    }
-    run = train.prepare(fields.replace(Pretrain(), **(values | options)))
+    values = {"dataset": f"folder:{root}", "split": "train", "batch_size": 4}
+    run = train.prepare(small.run(workdir="w", **(values | options)))
     problems = {p.option: p for p in test_split.find(run)}
     if any(p.ends for p in problems.values()):
         with pytest.raises(errors.UserError):

@@ -91,7 +91,7 @@ def partial(path: str, is_folder: bool = False) -> Iterator[str]:
     """
     unfinished = os.path.join(os.path.dirname(path), _unique_name())
     with contextlib.ExitStack() as resources:
-        resources.callback(_remove, unfinished)
+        resources.callback(remove, unfinished)
         if _is_local(path):
             if is_folder:
                 os.makedirs(unfinished)
@@ -172,7 +172,7 @@ def remove_leftovers(folder: str) -> None:
     for path in entries(folder, _PARTIAL):
         with contextlib.suppress(OSError):
             os.close(_lock(path))
-            _remove(path)
+            remove(path)
 
 
 def _unique_name() -> str:
@@ -195,7 +195,8 @@ def _lock(path: str) -> int:
     return descriptor
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Removes a file or folder, if it is there."""
     if not _is_local(path):
         if _is_folder(path):
             _gfile().rmtree(path)

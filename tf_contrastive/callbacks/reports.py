@@ -31,9 +31,8 @@ def announce(
         f"views      {views.summary}",
         f"encoder    {encoder}, {options.runtime.precision}",
         f"loss       {options.loss.label}, {options.optimizer.label},"
-        f" {options.schedule.epochs} epoch(s) of {steps_per_epoch} step(s)"
-        f" of {options.schedule.batch_size} images on"
-        f" {replicas} replica(s)",
+        f" {options.schedule.epochs} epoch(s) of {steps_per_epoch} step(s) of"
+        f" {options.schedule.batch_size} images on {replicas} replica(s)",
         f"workdir    {options.runtime.workdir}{resumed}",
     ]
     terminal.info("\n".join(lines))

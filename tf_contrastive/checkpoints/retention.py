@@ -45,9 +45,8 @@ class Retention:
         self.newest = step
 
     def _steps(self) -> list[int]:
-        return [
-            *map(storage.step_of, storage.checkpoint_paths(self._directory))
-        ]
+        paths = storage.checkpoint_paths(self._directory)
+        return [storage.step_of(path) for path in paths]
 
     def _write(self, newest: int) -> None:
         """Writes TensorFlow's list, in which the newest one comes last."""

@@ -93,10 +93,7 @@ class Checkpoints:
             files.remove_leftovers(place)
         unfinished = r".*(_temp|\.tempstate.*)"  # Of TensorFlow.
         for path in files.entries(self.directory, unfinished):
-            if tf.io.gfile.isdir(path):
-                tf.io.gfile.rmtree(path)
-            else:
-                tf.io.gfile.remove(path)
+            files.remove(path)
         whole = storage.checkpoint_paths(self.directory)
         data = rf"{storage.PREFIX}-\d+\.data-\d+-of-\d+"
         for path in files.entries(self.directory, data):

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from tf_contrastive.base import files, terminal
 from tf_contrastive.base.errors import arg
-from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.command import Command, Group, Terminal
 from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset import (
     DATASETS,
@@ -19,8 +19,7 @@ from tf_contrastive.config.fields import group, option
 _LABELS = 10.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Listing:
+class Listing(Group):
     """What `datasets` shows."""
 
     show: str = option(
@@ -33,7 +32,6 @@ class Listing:
     output: str = option("contact_sheet.png", "PNG file to write")
 
 
-@dataclasses.dataclass(frozen=True)
 class Datasets(Command):
     """List the datasets, or show one."""
 

@@ -1,6 +1,5 @@
 """`doctor`: checks a run before it starts."""
 
-import dataclasses
 import os
 from typing import Any
 
@@ -13,7 +12,6 @@ from tf_contrastive.config.fields import group, option
 from tf_contrastive.config.runtime import Runtime
 
 
-@dataclasses.dataclass(frozen=True)
 class CheckedRuntime(Runtime):
     """The options of a run that is only checked."""
 
@@ -25,7 +23,6 @@ class CheckedRuntime(Runtime):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class Doctor(PretrainCommand):
     """Check a pretrain command: memory, speed, known problems."""
 
@@ -35,41 +32,35 @@ class Doctor(PretrainCommand):
 
 def run(options: Doctor) -> int:
     """Prints the report and, with a workdir, writes it to `doctor.json`."""
-    if options.compilation.compile_for:
+    compilation = options.compilation
+    contents: dict[str, Any]
+    if compilation.compile_for:
         with terminal.without_start_lines():
             # Late: it uses operations that are not in TensorFlow's API.
             from tf_contrastive.doctor import tpu
 
-        compilation = options.compilation
-        sections = tpu.inspect(
+        contents = sections = tpu.inspect(
             options, compilation.compile_for, compilation.compile_python
         )
-        terminal.print_sections(sections)
-        _write(options, sections)
-        return 0
-    with terminal.without_start_lines():
-        from tf_contrastive.doctor import inspection
+    else:
+        with terminal.without_start_lines():
+            from tf_contrastive.doctor import inspection
 
-    report = inspection.inspect(options)
-    warnings = {
-        name: flags.with_flags(Doctor, text)
-        for name, text in report.warnings.items()
-    }
-    print(f"warnings: {len(warnings)}")
-    for name, text in warnings.items():
-        print(f"  {name}: {text}")
-    print()
-    terminal.print_sections(report.sections)
-    _write(options, {**report.sections, "warnings": warnings})
-    return 0
-
-
-def _write(options: Doctor, contents: dict[str, Any]) -> None:
-    if options.runtime.workdir:
-        path = os.path.join(options.runtime.workdir, "doctor.json")
-        files.write_json(
-            path,
-            contents,
-            f"use a {errors.arg('workdir')} that can be written, or none",
-        )
+        report = inspection.inspect(options)
+        sections = report.sections
+        warnings = {
+            name: flags.with_flags(Doctor, text)
+            for name, text in report.warnings.items()
+        }
+        contents = {**sections, "warnings": warnings}
+        print(f"warnings: {len(warnings)}")
+        for name, text in warnings.items():
+            print(f"  {name}: {text}")
+        print()
+    terminal.print_sections(sections)
+    if workdir := options.runtime.workdir:
+        path = os.path.join(workdir, "doctor.json")
+        advice = f"use a {errors.arg('workdir')} that can be written, or none"
+        files.write_json(path, contents, advice)
         terminal.info(f"written: {path}")
+    return 0

@@ -1,6 +1,5 @@
 """`embed`: writes the embeddings of a dataset, on one machine or on many."""
 
-import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.fields import group
 
 
-@dataclasses.dataclass(frozen=True)
 class Embed(Command):
     """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
 

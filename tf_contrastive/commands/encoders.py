@@ -1,7 +1,5 @@
 """`encoders`: the trained encoders that come with the package."""
 
-import dataclasses
-
 from tf_contrastive.base import terminal
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.fields import group
@@ -12,7 +10,6 @@ _HEADINGS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class Encoders(Command):
     """List the trained encoders that come with the package."""
 

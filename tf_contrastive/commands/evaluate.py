@@ -1,6 +1,5 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
-import dataclasses
 import itertools
 import os
 import time
@@ -23,26 +22,13 @@ if TYPE_CHECKING:
 COMPARISON_FILE = "comparison.json"
 
 
-@dataclasses.dataclass(frozen=True)
 class Evaluate(Scoring):
     """Score a run or an export by the papers' protocols; --compare A B."""
 
     COMMON: ClassVar = (
-        "workdir",
-        "saved_model",
-        "output_dir",
-        "compare",
-        "protocols",
-        "scale",
-        "watch",
-        "untrained",
-        "dataset",
-        "data_dir",
-        "train_split",
-        "test_split",
-        "knn_k",
-        "strategy",
-        "verbosity",
+        *("workdir", "saved_model", "output_dir", "compare", "protocols"),
+        *("scale", "watch", "untrained", "dataset", "data_dir", "train_split"),
+        *("test_split", "knn_k", "strategy", "verbosity"),
     )
 
     devices: Devices = group(Devices())

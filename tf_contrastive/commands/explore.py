@@ -1,6 +1,5 @@
 """`explore`: a page of neighbours, copies, suspects and a map of a dataset."""
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from tf_contrastive import datasets
 
 
-@dataclasses.dataclass(frozen=True)
 class Explore(Command):
     """Show neighbours, copies, suspect labels and a map of a dataset."""
 
@@ -42,10 +40,8 @@ def run(options: Explore) -> int:
         from tf_contrastive.evaluation.explore import images, page, report
 
     e = options.exploration
-    page_file, json_file = (
-        os.path.join(e.output, name)
-        for name in ("explore.html", "explore.json")
-    )
+    page_file = os.path.join(e.output, "explore.html")
+    json_file = os.path.join(e.output, "explore.json")
     advice = f"set {arg('output')} to a folder that can be written"
     for path in (page_file, json_file):
         files.check_writable(path, advice)

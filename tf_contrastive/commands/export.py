@@ -1,6 +1,5 @@
 """`export`: writes a run's encoder as a SavedModel, and in other formats."""
 
-import dataclasses
 import os
 from typing import ClassVar
 
@@ -22,7 +21,6 @@ Serve it, in one process, or by TensorFlow Serving:
 Read more: {path}/README.md"""
 
 
-@dataclasses.dataclass(frozen=True)
 class Export(Command):
     """Write a SavedModel with serving signatures."""
 

@@ -1,6 +1,5 @@
 """`pretrain`: trains an encoder; prints and writes the results."""
 
-import dataclasses
 import math
 import os
 import shlex
@@ -17,15 +16,11 @@ if TYPE_CHECKING:
 
 # Options of the encoder with which its weights do not change.
 _FREE = (
-    "init_from",
-    "standardize",
-    "zero_init_residual",
-    "frozen_patches",
-    "drop_path",
+    *("init_from", "standardize", "zero_init_residual"),
+    *("frozen_patches", "drop_path"),
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class PretrainCommand(Pretrain):
     """Train an encoder; the same command resumes it."""
 

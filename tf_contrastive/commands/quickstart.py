@@ -4,7 +4,6 @@ On the 1,797 handwritten digits of scikit-learn: pretrains with SupCon and with
 SimCLR, compares each with the untrained encoder, and exports it.
 """
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import time
 from pathlib import Path
 
 from tf_contrastive.base import errors, files, processes, terminal
-from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.command import Command, Group, Terminal
 from tf_contrastive.config.fields import group, option
 
 _FLAGFILE = "configs/quickstart.flags"
@@ -26,14 +25,12 @@ _PROTOCOLS = ("knn", "prototype", "linear")
 _FINISHED = "finished"
 
 
-@dataclasses.dataclass(frozen=True)
-class Runs:
+class Runs(Group):
     """Where the quickstart's runs are."""
 
     workdir: str = option("runs/quickstart", "folder of the runs")
 
 
-@dataclasses.dataclass(frozen=True)
 class Quickstart(Command):
     """Train, evaluate and export on embedded digits, in two minutes."""
 

@@ -1,14 +1,11 @@
 """`serve`: serves an export over HTTP, as TensorFlow Serving does."""
 
-import dataclasses
-
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.fields import group
 from tf_contrastive.config.serving import Serving
 
 
-@dataclasses.dataclass(frozen=True)
 class Serve(Command):
     """Serve an export over HTTP: TensorFlow Serving's REST API."""
 

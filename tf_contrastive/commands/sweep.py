@@ -19,7 +19,7 @@ from tf_contrastive.commands import pretrain
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config import checks, fields, own
-from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.command import Command, Group, Terminal
 from tf_contrastive.config.fields import Option, group, option
 
 # In a run's folder, and in the sweep's.
@@ -31,8 +31,7 @@ _EVALUATE = ("--protocols=knn", "--nountrained")
 _RANKED = ("loss", "val_loss", "probe_accuracy", "top1")
 
 
-@dataclasses.dataclass(frozen=True)
-class Grid:
+class Grid(Group):
     """Which runs there are, and how they are compared."""
 
     pretrain: str = option(
@@ -63,11 +62,9 @@ class Grid:
         None,
         "number of the only run to do, from 0, such as of a task in an array of"
         " a cluster; auto: all",
-        minimum=0,
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class Sweep(Command):
     """Pretrain and evaluate with every combination of flags' values."""
 

@@ -1,14 +1,24 @@
-"""What the options of every command have."""
+"""Bases of commands and of their groups of options."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import dataclass_transform
 
 from tf_contrastive.config import fields
 from tf_contrastive.config.fields import option
 
 
-@dataclasses.dataclass(frozen=True)
-class Terminal:
+@dataclass_transform(frozen_default=True)
+class Group:
+    """Base of groups of options: frozen dataclasses, if of this package."""
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith("tf_contrastive."):
+            dataclasses.dataclass(frozen=True)(cls)
+
+
+class Terminal(Group):
     """Output on stderr."""
 
     verbosity: str = option(
@@ -21,8 +31,8 @@ class Terminal:
     )
 
 
-class Command:
-    """Base of a command's options: a frozen dataclass of groups."""
+class Command(Group):
+    """Base of a command's options, which are groups."""
 
     # Options that `--help` shows; `--helpfull` shows all. Empty: all.
     COMMON: ClassVar[tuple[str, ...]] = ()
@@ -31,7 +41,8 @@ class Command:
     # Whether only the first of a cluster's processes runs it.
     IS_OF_ONE: ClassVar[bool] = False
 
-    terminal: Terminal
+    if TYPE_CHECKING:
+        terminal: Terminal = Terminal()  # The last group of each command.
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:

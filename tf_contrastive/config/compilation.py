@@ -1,13 +1,10 @@
 """Compilation for a TPU that is not there."""
 
-import dataclasses
-
-from tf_contrastive.config.checks import matching
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import option
 
 
-@dataclasses.dataclass(frozen=True)
-class Compilation:
+class Compilation(Group):
     """Compilation for a TPU that is not there."""
 
     compile_for: str = option(
@@ -16,9 +13,6 @@ class Compilation:
         " such as v4:2x2x1, v5e:2x2 or v6e:2x4; doctor prints work, memory per"
         " core and the rate that the input must deliver; `lab benchmark step`"
         " compares the step with the encoder alone",
-        check=matching(
-            r"|v\d\w*:\d+(x\d+){1,2}", "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2"
-        ),
         identity=False,
     )
     compile_python: str = option(

@@ -1,10 +1,12 @@
 """The dataset of a run, and the options of its input."""
 
 import dataclasses
+import functools
 import re
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import is_float32, matching, one_of
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.dataset import (
     FORMS,
     IMAGENET_STATISTICS,
@@ -26,15 +28,18 @@ STANDARDIZATIONS = ("imagenet", "dataset", "none")
 # Classes that the labels of data may make, at most.
 MAX_CLASSES = 100_000
 MAX_CHANNELS = 16
+# Options that few set are given in one flag, FAMILY=KEY=VALUE,...
+_reading = functools.partial(option, family="reading_options")
+_input = functools.partial(option, family="data_options")
 
 
 def channel_statistics(standardize: str) -> ChannelStatistics:
     """Returns the statistics of a `standardize` other than "dataset"."""
-    if standardize == "imagenet":
-        return IMAGENET_STATISTICS
-    if standardize == "none":
-        return ChannelStatistics((0.0,) * 3, (1.0,) * 3)
-    if statistics := _read_statistics(standardize):
+    known = {
+        "imagenet": IMAGENET_STATISTICS,
+        "none": ChannelStatistics((0.0,) * 3, (1.0,) * 3),
+    }
+    if statistics := known.get(standardize) or _read_statistics(standardize):
         return statistics
     raise UserError(
         f"{arg('standardize', standardize)}: must be"
@@ -90,8 +95,7 @@ def without_slice(split: str) -> str:
     return split.partition("[")[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
+class Reading(Group):
     """How the images of a folder, CSV or TFRecord file are read."""
 
     channels: int = option(
@@ -101,34 +105,29 @@ class Reading:
         minimum=1,
         maximum=MAX_CHANNELS,
     )
-    value_range: tuple[float, ...] = option(
+    value_range: tuple[float, ...] = _reading(
         (),
         "LOW,HIGH: values that become 0 and 1, beyond which they are clipped;"
         " empty: the range of the type, 0 and 1 of floats; also reads 16 bits"
         " of 3 channels whole",
         minimum=-3e38,
-        family="reading_options",
     )
-    color_channels: tuple[int, ...] = option(
+    color_channels: tuple[int, ...] = _reading(
         (),
         "R,G,B: three channels, from 0, whose colours are augmented and shown;"
         " empty: the channels of 3, else none",
         maximum=MAX_CHANNELS - 1,
-        family="reading_options",
     )
-
-    csv_path_column: str = option(
+    csv_path_column: str = _reading(
         "",
         "column of a CSV file that has the paths; empty: path, image, file or"
         " filename",
         check=name_in_list,
-        family="reading_options",
     )
-    csv_label_column: str = option(
+    csv_label_column: str = _reading(
         "",
         "column of a CSV file that has the labels; empty: label, class or"
         f" target; {NO_FEATURE}: read no labels",
-        family="reading_options",
     )
     label_feature: str | None = option(
         None,
@@ -137,12 +136,11 @@ class Reading:
         " as label",
         check=name_in_list,
     )
-    image_feature: str | None = option(
+    image_feature: str | None = _reading(
         None,
         "feature of TFRecord files or of a TensorFlow dataset that has the"
         " images; auto: found by its name, such as image",
         check=name_in_list,
-        family="reading_options",
     )
     test_fraction: float = option(
         0.0,
@@ -150,13 +148,12 @@ class Reading:
         " train to hold out as split test, the same images in every run",
         maximum=0.9,
     )
-    unlabelled: str = option(
+    unlabelled: str = _reading(
         "refuse",
         "data of which only a part has labels: refuse them; own_views: read"
         " images without a label (an empty cell, a folder named unlabelled, no"
         " feature, -1), whose views are positives of each other only",
         choices=("refuse", "own_views"),
-        family="reading_options",
     )
     max_bad_images: int = option(
         10,
@@ -218,19 +215,14 @@ def with_channels(given: Reading, run: Reading) -> Reading:
     """Returns how to read other data for a run's encoder."""
     if given.float_channels or given.color_channels:
         return given
-    return dataclasses.replace(
-        given,
-        channels=run.channels,
-        value_range=run.value_range,
-        color_channels=run.color_channels,
-    )
+    names = ("channels", "value_range", "color_channels")
+    return dataclasses.replace(given, **{n: getattr(run, n) for n in names})
 
 
 # ---- Options of a run --------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
+class Data(Group):
     """The dataset and its input pipeline."""
 
     dataset: str = option(
@@ -267,24 +259,21 @@ class Data:
     )
     # Encoded examples.
     shuffle_buffer: int = argument(50_000, minimum=1)
-    cache: str = option(
+    cache: str = _input(
         "auto",
         "what to keep in memory; auto: decoded images of one shape, up to 1"
         " GiB; memory: no limit, and images of several shapes encoded",
         choices=("auto", "memory", "none"),
-        family="data_options",
     )
-    extra_channels: int | None = option(
+    extra_channels: int | None = _input(
         None,
         "channels of the dataset's feature `extra` to append to the views,"
         " without augmentation; auto: all",
-        family="data_options",
     )
-    allow_changed_data: bool = option(
+    allow_changed_data: bool = _input(
         False,
         "resume although the number of images has changed since the start",
         identity=False,
-        family="data_options",
     )
 
     @property

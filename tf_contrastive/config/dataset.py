@@ -4,7 +4,6 @@ A name is that of a declaration below, or one of TensorFlow Datasets, of which
 some facts are known, too. A declaration names the function that opens it.
 """
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from tf_contrastive.base.errors import UserError, did_you_mean
 from tf_contrastive.config import fields
 from tf_contrastive.config.checks import matching
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import module_of, option
 
 _FOLDER = pathlib.Path(__file__).parent
@@ -80,8 +80,7 @@ _PREPARED = {
 # ---- Forms of names ----------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class DatasetDeclaration:
+class DatasetDeclaration(Group):
     """Base of declarations. Its instances hold what a name says.
 
     The first line of a declaration's docstring describes it to users.
@@ -125,7 +124,6 @@ class Prepared(DatasetDeclaration):
         return cls()
 
 
-@dataclasses.dataclass(frozen=True)
 class Own(DatasetDeclaration):
     """Data of your own: a tf.data.Dataset, arrays, or a function of these."""
 
@@ -151,7 +149,6 @@ class Digits(DatasetDeclaration):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class AtPath(DatasetDeclaration):
     """Files at a path, SCHEME:PATH."""
 
@@ -192,7 +189,6 @@ class TFRecord(AtPath):
     opener = "tf_contrastive.datasets.tfrecord:tfrecord"
 
 
-@dataclasses.dataclass(frozen=True)
 class WithOptions(DatasetDeclaration):
     """Images that are made, or taken from another dataset, as options say.
 
@@ -273,7 +269,6 @@ class ImageNet100(OfClasses):
     classes = tuple((_FOLDER / "imagenet100.txt").read_text().split())
 
 
-@dataclasses.dataclass(frozen=True)
 class Subset(WithOptions):
     """A class-balanced fraction of the training split (SimCLR, B.5).
 
@@ -292,7 +287,6 @@ class Subset(WithOptions):
     of: str = _of("dataset of the examples")
 
 
-@dataclasses.dataclass(frozen=True)
 class MultiDigits(WithOptions):
     """MNIST's digits on a black canvas (Chen et al. 2021, 3.1, 4.1).
 
@@ -354,7 +348,6 @@ class MultiDigits(WithOptions):
         return None
 
 
-@dataclasses.dataclass(frozen=True)
 class DigitOnImage(WithOptions):
     """A digit of MNIST at nine places of each image (Chen et al. 2021, 4.1).
 
@@ -386,7 +379,6 @@ class DigitOnImage(WithOptions):
     of: str = _of("dataset of the images")
 
 
-@dataclasses.dataclass(frozen=True)
 class RandBit(WithOptions):
     """A random integer per image, as channels (Chen et al. 2021, 4.1).
 
@@ -403,7 +395,6 @@ class RandBit(WithOptions):
     of: str = _of("dataset of the images")
 
 
-@dataclasses.dataclass(frozen=True)
 class KBits(WithOptions):
     """Black images with a random integer as channels (Chen et al. 2021, C).
 

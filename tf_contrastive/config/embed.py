@@ -1,32 +1,23 @@
 """What is embedded, and how it is written."""
 
-import dataclasses
-
 from tf_contrastive.config.checks import matching, shell_words
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset import dataset_name
+from tf_contrastive.config.evaluate import EncoderOptions
 from tf_contrastive.config.fields import option
 
 # Format -> extension of its files.
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
 
 
-@dataclasses.dataclass(frozen=True)
-class Embedding:
+class Embedding(EncoderOptions):
     """What `embed` embeds."""
 
-    workdir: str = option("", "folder of the run with the encoder")
-    saved_model: str = option(
-        "",
-        "export, published checkpoint, or pretrained:NAME, to use instead of a"
-        " run",
-    )
     input: str = option(
         "",
         "dataset to embed, as for --dataset of pretrain; empty: the run's",
         check=dataset_name,
     )
-    data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     split: str = option(
         "",
         "split to embed; empty: test, or train of data that have no other",
@@ -42,9 +33,6 @@ class Embedding:
         0,
         "examples per file, NAME-00000-of-00009.npz; a job that was killed"
         " resumes with the next file; 0: a single file",
-    )
-    embedding_batch_size: int = option(
-        256, "images embedded at a time", minimum=1
     )
     runner: str = option(
         "",

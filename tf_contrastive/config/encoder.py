@@ -11,6 +11,7 @@ from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.components import Component, Family
 from tf_contrastive.config.data import (
     STANDARDIZE_EXAMPLES,
@@ -418,8 +419,7 @@ ENCODER = Family(
 ).option(ResNet(network="resnet50"))
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderSetup:
+class EncoderSetup(Group):
     """Initial weights of the encoder, its input, output and average."""
 
     init_from: str = option(
@@ -464,11 +464,8 @@ class EncoderSetup:
         A file may hold weights that were trained with any standardization.
         """
         allowed = (EncoderSetup.standardize, _expected(encoder))
-        if (
-            self.starts_from_weights(encoder)
-            and self.init_from == IMAGENET
-            and self.standardize not in allowed
-        ):
+        has_others = self.standardize not in allowed
+        if has_others and encoder.library and self.init_from == IMAGENET:
             raise UserError(
                 f"{arg('standardize', self.standardize)}:"
                 f" {arg('init_from', IMAGENET)} has the standardization of its"

@@ -1,10 +1,9 @@
 """How encoders are scored: the options of protocols, and their presets."""
 
-import dataclasses
 from typing import Any, TypeVar
 
 from tf_contrastive.base.errors import arg
-from tf_contrastive.config.command import Command
+from tf_contrastive.config.command import Command, Group
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import argument, group, option, replace
@@ -23,9 +22,8 @@ def _two_names(names: tuple[str, ...]) -> str | None:
     return f"two different runs, such as {arg('compare')} runs/a runs/b"
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderSource:
-    """An encoder, and the data that it embeds."""
+class EncoderOptions(Group):
+    """An encoder, and how it embeds data."""
 
     workdir: str = option(
         "", "folder of the run with the encoder", per_host=True
@@ -33,9 +31,8 @@ class EncoderSource:
     saved_model: str = option(
         "",
         "export, published checkpoint, or pretrained:NAME, to use instead of a"
-        " run (needs --dataset)",
+        " run; needs the name of a dataset",
     )
-    dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
     data_dir: str = option(
         "", "folder of prepared TensorFlow Datasets", per_host=True
     )
@@ -44,7 +41,12 @@ class EncoderSource:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+class EncoderSource(EncoderOptions):
+    """An encoder, and the data that it embeds."""
+
+    dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
+
+
 class Evaluation(EncoderSource):
     """What is evaluated, on what data, by which protocols."""
 
@@ -124,14 +126,12 @@ class Evaluation(EncoderSource):
 _Options = TypeVar("_Options", bound="Scoring")
 
 
-@dataclasses.dataclass(frozen=True)
 class _Evaluated(Command):
     """The group that comes before those of the protocols in `--help`."""
 
     evaluation: Evaluation = group(Evaluation())
 
 
-@dataclasses.dataclass(frozen=True)
 class Scoring(Protocols, _Evaluated):
     """How encoders are scored: data, protocols, and their options."""
 

@@ -1,14 +1,11 @@
 """The options of `explore`: the images, the encoder, and what is shown."""
 
-import dataclasses
-
 from tf_contrastive.config.checks import each
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.evaluate import EncoderSource
 from tf_contrastive.config.fields import option
 
 
-@dataclasses.dataclass(frozen=True)
 class Exploration(EncoderSource):
     """What `explore` shows."""
 

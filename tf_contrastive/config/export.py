@@ -1,15 +1,13 @@
 """What an export holds."""
 
-import dataclasses
-
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import option
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "keras", "tflite", "onnx", "pytorch")
 
 
-@dataclasses.dataclass(frozen=True)
-class Exporting:
+class Exporting(Group):
     """What `export` writes."""
 
     workdir: str = option("", "folder of the run to export", required=True)

@@ -1,9 +1,9 @@
 """Linear classifiers: during pretraining, after it, and in evaluation."""
 
-import dataclasses
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import argument, group, option, values
 from tf_contrastive.config.optimizer import (
     OPTIMIZERS,
@@ -25,8 +25,7 @@ LINEAR_OPTIMIZER_OPTIONS["sgd"]["nesterov"] = True
 LINEAR_OPTIMIZER_OPTIONS["rmsprop"]["epsilon"] = 0.001
 
 
-@dataclasses.dataclass(frozen=True)
-class Probe:
+class Probe(Group):
     """The linear probe behind a stop-gradient, trained with the encoder."""
 
     probe: bool = option(
@@ -38,7 +37,6 @@ class Probe:
         0.0,
         "weight of the probe's cross entropy in the loss, by which encoder and"
         " probe are trained jointly; 0: a stop-gradient",
-        minimum=0.0,
         family="loss_options",
     )
     online_knn_size: int = option(
@@ -49,7 +47,6 @@ class Probe:
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class LinearSchedule(StageSchedule):
     """The schedule of the linear stage."""
 
@@ -70,8 +67,7 @@ def linear_augmentation(default: str) -> Any:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearStage:
+class LinearStage(Group):
     """A linear classifier on the frozen encoder.
 
     `pretrain` trains it after the encoder, which it does not change.

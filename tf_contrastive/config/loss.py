@@ -1,6 +1,5 @@
 """Losses: their options, defaults and traits."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from typing import Any, ClassVar
 from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import own
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import argument, option
 
@@ -79,8 +79,6 @@ class LossDeclaration(Component):
         mixed labels, too.
       takes_keys: whether a momentum encoder makes keys of the second view, and
         keeps earlier ones in a queue.
-      takes_unlabelled: whether an image may have the label -1, which means
-        none; its positives are its own views then.
       has_one_positive: whether an anchor has one positive, of another image.
       takes_small_views: whether it tells anchors from candidates, or takes
         each view alone, so that there may be small views.
@@ -92,7 +90,6 @@ class LossDeclaration(Component):
     needs_labels = False
     takes_logits = False
     takes_keys = False
-    takes_unlabelled = False
     has_one_positive = False
     takes_small_views = True
 
@@ -145,14 +142,12 @@ class NTXent(Pairwise):
         0.0,
         "share of an anchor's negatives that are of its class, of which the"
         " denominator is freed (debiased)",
-        minimum=0.0,
         maximum=0.99,
     )
     beta: float = option(
         0.0,
         "concentration of negatives on those that are near the anchor (hard"
         " negatives)",
-        minimum=0.0,
         maximum=1e3,
     )
 
@@ -179,7 +174,6 @@ class _OfClasses(Pairwise):
 
     implementation = "tf_contrastive.losses.supcon"
     needs_labels = True
-    takes_unlabelled = True
     # google-research/supcon, --use_projection_batch_norm=False.
     head: ClassVar = {"batch_norm": False, "bias": False}
 
@@ -503,8 +497,7 @@ LOSS = Family(
 ).option(NTXent())
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchOptions:
+class BatchOptions(Group):
     """How a batch meets the loss."""
 
     key_momentum: float = option(

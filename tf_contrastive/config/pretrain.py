@@ -20,7 +20,7 @@ from tf_contrastive.config.encoder import (
     EncoderSetup,
     resolve_setup,
 )
-from tf_contrastive.config.fields import group
+from tf_contrastive.config.fields import group, replace
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS,
@@ -50,10 +50,8 @@ from tf_contrastive.config.views import (
 )
 
 _ONE_CPU = Machine()
-_WIRE_BYTES = {"float32": 4, "uint8": 1}
 
 
-@dataclasses.dataclass(frozen=True)
 class Pretrain(Command):
     """A run: its data, views, networks, loss, optimizer and machine."""
 
@@ -169,11 +167,11 @@ class Pretrain(Command):
 
     def _check_unlabelled(self) -> None:
         given = arg("unlabelled", self.reading.unlabelled)
-        if self.loss.needs_labels and not self.loss.takes_unlabelled:
+        if self.loss.needs_labels and "unlabelled" not in self.loss.declared():
             takers = [
                 name
                 for name, other in LOSSES.items()
-                if other.takes_unlabelled or not other.needs_labels
+                if "unlabelled" in other.declared() or not other.needs_labels
             ]
             raise UserError(
                 f"{given}: {arg('loss', self.loss.label)} needs a label of each"
@@ -217,43 +215,26 @@ class Pretrain(Command):
 
     def _check_small_views(self) -> None:
         """Raises `UserError` for what needs views of one size."""
-        loss, policy, views = self.loss, self.views.policy, self.views
-        takers = [n for n, other in LOSSES.items() if other.takes_small_views]
-        two_views = loss.compares_two_views and loss.takes_small_views
+        loss, views, encoder = self.loss, self.views, self.encoder
+        policy = views.policy
+        takers = " or ".join(
+            n for n, other in LOSSES.items() if other.takes_small_views
+        )
         one_view = getattr(loss, "contrast", "") == "one_view"
-        alpha = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
-        for refused, given, remedy in (
-            (
-                not loss.takes_small_views,
-                arg("loss", loss.label),
-                f"use {', '.join(takers)}",
-            ),
-            (
-                two_views,
-                arg("negatives", "other_view"),
-                f"set {arg('negatives', 'all_views')}",
-            ),
-            (
-                one_view,
-                arg("contrast", "one_view"),
-                f"set {arg('contrast', 'all_views')}",
-            ),
-            (
-                not policy.crops,
-                arg("augmentation", policy.label),
-                "use a policy of random crops, such as simclr",
-            ),
-            (views.mixed, arg(alpha), f"set {arg(alpha, 0)}"),
-            (
-                self.encoder.one_size,
-                arg("encoder", self.encoder.label),
-                "use a convolutional network, such as resnet50",
-            ),
+        for refused, name, value, other in (
+            (not loss.takes_small_views, "loss", loss.label, takers),
+            (loss.compares_two_views, "negatives", "other_view", "all_views"),
+            (one_view, "contrast", "one_view", "all_views"),
+            (not policy.crops, "augmentation", policy.label, "simclr"),
+            (views.mixup_alpha, "mixup_alpha", views.mixup_alpha, 0),
+            (views.cutmix_alpha, "cutmix_alpha", views.cutmix_alpha, 0),
+            (encoder.one_size, "encoder", encoder.label, "resnet50"),
         ):
             if refused:
                 raise UserError(
-                    f"{arg('small_views', views.small_views)}: {given} takes"
-                    f" views of one size: {remedy}, or leave out small views"
+                    f"{arg('small_views', views.small_views)}:"
+                    f" {arg(name, value)} takes views of one size: set"
+                    f" {arg(name, other)}, or leave out small views"
                 )
 
     def check_replicas(self, replicas: int) -> None:
@@ -327,8 +308,8 @@ def check_memory(
     """
     present, views = psutil.virtual_memory().total, run.views
     images = run.schedule.batch_size / machine.hosts
-    size = _WIRE_BYTES[views.wire_dtype] * run.channels
-    needed = images * views.pixels * size
+    needed = images * views.pixels * run.channels
+    needed *= 4 if views.wire_dtype == "float32" else 1
     name: str = arg("batch_size", run.schedule.batch_size)
     if run.data.cache == "memory" and image_shape:
         kept = float(num_examples * math.prod(image_shape))
@@ -406,7 +387,6 @@ def resolve(
     if getattr(loss, "similarity_products", "") == "auto":
         products = "split" if machine.rounded_products else "plain"
         loss = loss.with_options(similarity_products=products)
-    precision = resolve_precision(run.runtime.precision, machine)
     encoder = run.encoder.resolved(size)
     setup = resolve_setup(run.setup, encoder)
     if run.reading.channels != 3 and setup.standardize == "imagenet":
@@ -418,34 +398,31 @@ def resolve(
         on_device = machine.on_tpu or machine.gpu_capability
         place = "device" if on_device else "host"
         views = dataclasses.replace(views, augment_on=place)
-    wire_dtype = resolve_wire_dtype(views, extra, run.reading)
     xla = run.runtime.xla
     if xla == "auto":
         xla = "on" if machine.gpu_capability else "off"
-    return dataclasses.replace(
+    run = dataclasses.replace(
         run,
-        data=dataclasses.replace(run.data, extra_channels=extra),
-        views=dataclasses.replace(views, wire_dtype=wire_dtype),
+        views=views,
         encoder=encoder,
         setup=setup,
         projection=run.projection.with_defaults(
             **({} if run.projection.is_own else run.loss.head)
         ),
         loss=loss,
+    )
+    return replace(
+        run,
+        extra_channels=extra,
+        wire_dtype=resolve_wire_dtype(views, extra, run.reading),
         # The probe takes one class per image.
-        probe=dataclasses.replace(
-            run.probe, probe=run.probe.probe and not multi_label
+        probe=run.probe.probe and not multi_label,
+        learning_rate=resolve_learning_rate(
+            schedule.learning_rate,
+            run.optimizer,
+            schedule.learning_rate_scaling,
         ),
-        schedule=dataclasses.replace(
-            schedule,
-            learning_rate=resolve_learning_rate(
-                schedule.learning_rate,
-                run.optimizer,
-                schedule.learning_rate_scaling,
-            ),
-            warmup_epochs=resolve_warmup(
-                schedule.warmup_epochs, schedule.epochs
-            ),
-        ),
-        runtime=dataclasses.replace(run.runtime, precision=precision, xla=xla),
+        warmup_epochs=resolve_warmup(schedule.warmup_epochs, schedule.epochs),
+        precision=resolve_precision(run.runtime.precision, machine),
+        xla=xla,
     )

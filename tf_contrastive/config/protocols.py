@@ -4,13 +4,13 @@ A declaration has the protocol's options with their defaults, its traits, and
 where the function that measures is. `Protocols`, at the end, names them.
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import distinct
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import argument, group, option
 from tf_contrastive.config.linear import (
     LinearSchedule,
@@ -28,8 +28,7 @@ _grid = functools.partial(_option, check=distinct)
 KNN_K = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class ProtocolDeclaration:
+class ProtocolDeclaration(Group):
     """Hyperparameters of a named result, as fields, and its traits.
 
     The defaults of the fields are the papers'.
@@ -83,7 +82,6 @@ class _Classifier(ProtocolDeclaration):
     learns = True
 
 
-@dataclasses.dataclass(frozen=True)
 class KNN(_Classifier):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
@@ -116,7 +114,6 @@ class Head(ProtocolDeclaration):
     needs_labels = True
 
 
-@dataclasses.dataclass(frozen=True)
 class LinearProtocolSchedule(LinearSchedule):
     """The schedule of the linear protocol."""
 
@@ -124,7 +121,6 @@ class LinearProtocolSchedule(LinearSchedule):
     batch_size: int = option(4096, "images per step, at most all", minimum=1)
 
 
-@dataclasses.dataclass(frozen=True)
 class Linear(LinearStage, _Classifier):
     """The linear evaluation protocol, with SimCLR's numbers.
 
@@ -165,7 +161,6 @@ class Linear(LinearStage, _Classifier):
             )
 
 
-@dataclasses.dataclass(frozen=True)
 class Logistic(_Classifier):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
@@ -208,7 +203,6 @@ FINE_TUNING = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Finetune(_Classifier):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
@@ -264,7 +258,6 @@ class Finetune(_Classifier):
             )
 
 
-@dataclasses.dataclass(frozen=True)
 class Transfer(ProtocolDeclaration):
     """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
 
@@ -326,7 +319,6 @@ class Transfer(ProtocolDeclaration):
         return values
 
 
-@dataclasses.dataclass(frozen=True)
 class Robustness(_Classifier):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
@@ -407,7 +399,6 @@ class Spectrum(ProtocolDeclaration):
     needs_projections = True
 
 
-@dataclasses.dataclass(frozen=True)
 class Transforms(ProtocolDeclaration):
     """The transformations that h and z encode (SimCLR, section 4.2)."""
 
@@ -441,8 +432,7 @@ class KMeans(ProtocolDeclaration):
     shared = ("seed",)
 
 
-@dataclasses.dataclass(frozen=True)
-class Protocols:
+class Protocols(Group):
     """Every protocol, under its name: the only list of them."""
 
     knn: KNN = group(KNN(), KNN.prefix)

@@ -5,6 +5,7 @@ import functools
 
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import matching, plain_path
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import argument, option
 
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
@@ -29,8 +30,7 @@ def _step_window(steps: tuple[int, ...]) -> str | None:
     return "the FIRST and the LAST step, counted from 1, such as 100,120"
 
 
-@dataclasses.dataclass(frozen=True)
-class Devices:
+class Devices(Group):
     """Devices and how they work together."""
 
     strategy: str = _setting(
@@ -58,7 +58,6 @@ class Devices:
             )
 
 
-@dataclasses.dataclass(frozen=True)
 class Runtime(Devices):
     """Devices, precision, checkpoints and logging of a run."""
 

@@ -1,10 +1,10 @@
 """Training length, batch size and learning rate."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.fields import option
 from tf_contrastive.config.optimizer import OPTIMIZERS
@@ -75,8 +75,7 @@ _DECAY = Family(
 ).option(Cosine())
 
 
-@dataclasses.dataclass(frozen=True)
-class StageSchedule:
+class StageSchedule(Group):
     """Training length, batch size and learning rate of any stage."""
 
     decay: Component = _DECAY
@@ -103,7 +102,6 @@ class StageSchedule:
         check_epochs(warmup, self.epochs, boundaries, prefix)
 
 
-@dataclasses.dataclass(frozen=True)
 class Schedule(StageSchedule):
     """Training length, batch size and learning rate."""
 

@@ -1,16 +1,14 @@
 """What a server of exports serves, where, and its limits."""
 
-import dataclasses
-
 from tf_contrastive.config.checks import matching
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.fields import option
 
 # Name of the model in requests.
 MODEL = "encoder"
 
 
-@dataclasses.dataclass(frozen=True)
-class Serving:
+class Serving(Group):
     """What `serve` serves, where, and what it refuses."""
 
     saved_model: str = option(

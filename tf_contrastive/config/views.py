@@ -9,6 +9,7 @@ from tf_contrastive.base import callables
 from tf_contrastive.base.errors import UserError, arg, did_you_mean
 from tf_contrastive.config import own
 from tf_contrastive.config.checks import one_of
+from tf_contrastive.config.command import Group
 from tf_contrastive.config.components import Component, Family, by_name
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import facts, image_dataset
@@ -400,10 +401,9 @@ POLICY = Family(
     kind="augmentation",
     members=POLICIES | LISTING,
     help=f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
-    f" operations on cropped views out of {', '.join(Ablation.listable)};"
-    " or simclr+OP[+OP]: simclr, then some of"
-    f" {', '.join(SimCLRPlus.listable)}; or module:name, a function or a"
-    " Keras layer of your own",
+    f" operations on cropped views out of {', '.join(Ablation.listable)}; or"
+    f" simclr+OP[+OP]: simclr, then some of {', '.join(SimCLRPlus.listable)};"
+    " or module:name, a function or a Keras layer of your own",
     check=augmentation_name,
     flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
     declare=declare,
@@ -411,8 +411,7 @@ POLICY = Family(
 ).option(SimCLR())
 
 
-@dataclasses.dataclass(frozen=True)
-class Views:
+class Views(Group):
     """Augmentation of images into views."""
 
     policy: PolicyDeclaration = POLICY
@@ -541,17 +540,15 @@ def resolve_wire_dtype(
     views: Views, extra_channels: int, reading: Reading
 ) -> str:
     """Returns `wire_dtype` of views to which `extra_channels` are appended."""
-    given = views.wire_dtype
-    if given == "uint8" and reading.float_channels:
+    given, floats = views.wire_dtype, ""
+    if reading.float_channels:
+        floats = "images that are read whole"
+    if extra_channels:
+        floats = f"the {extra_channels} channels of feature `extra`"
+    if given == "uint8" and floats:
         raise UserError(
-            f"{arg('wire_dtype', given)} rounds images that are read whole: set"
+            f"{arg('wire_dtype', given)} rounds {floats}: set"
             f" {arg('wire_dtype', 'auto')}"
-        )
-    if given == "uint8" and extra_channels:
-        raise UserError(
-            f"{arg('wire_dtype', given)}: the {extra_channels} channels of"
-            f" feature `extra` are not pixels: set {arg('wire_dtype', 'auto')}"
-            f" or {arg('extra_channels', '0')}"
         )
     if given != "auto":
         return given

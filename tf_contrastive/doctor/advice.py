@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from tf_contrastive import datasets
-from tf_contrastive.base import errors
+from tf_contrastive.base.errors import arg
 from tf_contrastive.config import dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
@@ -61,8 +60,10 @@ class Facts:
 
 def warnings(facts: Facts) -> dict[str, str]:
     """Returns check -> one line on what is wrong and what to do."""
-    every_check = (_views, _resources, _pairs, _optimization)
-    return dict(found for check in every_check for found in check(facts))
+    found: dict[str, str] = {}
+    for check in (_views, _resources, _pairs, _optimization):
+        check(facts, found)
+    return found
 
 
 # Weak photometric augmentation suits views up to the small side; the stem for
@@ -73,38 +74,34 @@ _LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
 _MIN_PATCHES, _MAX_PATCHES = 16, 1024
 
 
-def _views(facts: Facts) -> Iterator[tuple[str, str]]:
+def _views(facts: Facts, found: dict[str, str]) -> None:
     """Checks of views and encoder."""
     views, encoder = facts.run.views, facts.run.encoder
     patches = encoder.patches(views.side)
     if patches and not _MIN_PATCHES <= patches <= _MAX_PATCHES:
-        yield (
-            "patches",
-            f"{errors.arg('encoder', encoder.label)} makes {patches:,} patches"
+        found["patches"] = (
+            f"{arg('encoder', encoder.label)} makes {patches:,} patches"
             f" of {views.side} pixels: use the same of 4 pixels for small"
-            " images, of 16 for large ones",
+            " images, of 16 for large ones"
         )
     stem, side = getattr(encoder, "stem", None), views.side
     if stem == "imagenet" and side <= _SMALL_SIDE:
-        yield (
-            "stem",
-            f"{errors.arg('stem', 'imagenet')} leaves {-(-side // 4)} of {side}"
+        found["stem"] = (
+            f"{arg('stem', 'imagenet')} leaves {-(-side // 4)} of {side}"
             " pixels a side before the first block, which costs accuracy: use"
-            f" {errors.arg('stem', 'cifar')}",
+            f" {arg('stem', 'cifar')}"
         )
     if stem == "cifar" and side >= _LARGE_SIDE:
-        yield (
-            "stem",
-            f"{errors.arg('stem', 'cifar')} at {side} pixels takes 16 times the"
-            f" memory and time of {errors.arg('stem', 'imagenet')}: use"
-            f" {errors.arg('stem', 'imagenet')}",
+        found["stem"] = (
+            f"{arg('stem', 'cifar')} at {side} pixels takes 16 times the"
+            f" memory and time of {arg('stem', 'imagenet')}: use"
+            f" {arg('stem', 'imagenet')}"
         )
     images = dataset.image_dataset(facts.info.name)
     if views.policy.arguments().get("flip") and not dataset.facts(images).flip:
-        yield (
-            "flip",
-            f"{errors.arg('flip')} mirrors the signs of {images}, which changes"
-            f" their meaning: use {errors.arg('flip', 'False')}",
+        found["flip"] = (
+            f"{arg('flip')} mirrors the signs of {images}, which changes"
+            f" their meaning: use {arg('flip', 'False')}"
         )
 
 
@@ -114,48 +111,41 @@ _MAX_CPU_HOURS = 24.0
 _CPU_SIDE = 64
 
 
-def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
+def _resources(facts: Facts, found: dict[str, str]) -> None:
     """Checks of memory and speed."""
     available = facts.available_memory
     chunks = facts.run.batch.grad_cache_chunks
     needed = facts.process_memory or facts.memory.total
     if available and needed > _MAX_MEMORY_FRACTION * available:
         who = "a replica" if facts.process_memory is None else "the run"
-        yield (
-            "memory",
+        found["memory"] = (
             f"{who} needs about {needed / 2**30:.1f} GiB of"
             f" {available / 2**30:.1f} GiB available: use a smaller"
-            f" {errors.arg('batch_size')}, or"
-            f" {errors.arg('grad_cache_chunks', 2 * chunks)} or more",
+            f" {arg('batch_size')}, or"
+            f" {arg('grad_cache_chunks', 2 * chunks)} or more"
         )
     hours = facts.hours
     if facts.on_cpu and (hours is None or hours > _MAX_CPU_HOURS):
         takes = "a step takes too long to be measured"
         if hours:
             takes = f"the run takes {hours:,.0f} hours"
-        smaller = (
-            f"{errors.arg('encoder', 'resnet10')}, {errors.arg('width', '0.5')}"
-        )
+        smaller = f"{arg('encoder', 'resnet10')}, {arg('width', '0.5')}"
         if facts.run.views.side > _CPU_SIDE:
-            smaller += f", {errors.arg('image_size', _CPU_SIDE)}"
-        yield (
-            "encoder",
-            f"{takes} on this CPU: use {smaller}",
-        )
+            smaller += f", {arg('image_size', _CPU_SIDE)}"
+        found["encoder"] = f"{takes} on this CPU: use {smaller}"
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
         waiting = 1 - delivered / consumed
         ways = []
         if facts.run.views.augment_on != "device":
-            ways.append(errors.arg("augment_on", "device"))
+            ways.append(arg("augment_on", "device"))
         if facts.run.data.cache != "memory":
-            ways.append(errors.arg("cache", "memory"))
+            ways.append(arg("cache", "memory"))
         faster = " or ".join(ways) or "more CPU cores, or smaller image files"
-        yield (
-            "slow_input",
+        found["slow_input"] = (
             f"the input delivers {delivered:,.0f} images/s and the step"
             f" could use {consumed:,.0f}: devices wait {waiting:.0%}"
-            f" of the time: use {faster}",
+            f" of the time: use {faster}"
         )
 
 
@@ -164,7 +154,7 @@ _MAX_IMBALANCE = 10
 _MIN_NEGATIVES = 62
 
 
-def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
+def _pairs(facts: Facts, found: dict[str, str]) -> None:
     """Checks of classes, positives and negatives."""
     expected, loss = facts.expected, facts.run.loss
     sizes, data = facts.class_sizes, facts.run.data
@@ -172,51 +162,41 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
         least, most = sizes[sizes > 0].min(), sizes.max()
         can_balance = not (data.balances_classes or facts.info.unlabelled)
         if most > _MAX_IMBALANCE * least and can_balance:
-            yield (
-                "imbalance",
+            found["imbalance"] = (
                 f"classes have {least:,} to {most:,} images, and a batch hardly"
                 " ever has the small ones: use"
-                f" {errors.arg('sampler', 'class_balanced')}",
+                f" {arg('sampler', 'class_balanced')}"
             )
     if expected is None:
         return
     if expected.without_positives > _MAX_WITHOUT_POSITIVES:
-        yield (
-            "positives",
+        found["positives"] = (
             f"{expected.without_positives:.0%} of the anchors have no positive"
-            f" in the batch and teach nothing: use {errors.arg('views', '2')},"
-            f" a larger {errors.arg('batch_size')} or"
-            f" {errors.arg('sampler', 'class_balanced')}",
+            f" in the batch and teach nothing: use {arg('views', '2')}, a"
+            f" larger {arg('batch_size')} or {arg('sampler', 'class_balanced')}"
         )
     elif expected.labels and expected.other_images < 1:
-        yield (
-            "positives",
+        found["positives"] = (
             f"an anchor meets {expected.other_images:.2f} other images of its"
             " class in a batch, so labels hardly matter: use a larger"
-            f" {errors.arg('batch_size')} or"
-            f" {errors.arg('sampler', 'class_balanced')}",
+            f" {arg('batch_size')} or {arg('sampler', 'class_balanced')}"
         )
     if expected.negatives < 1:
-        yield (
-            "negatives",
-            "anchors have no negatives, so all embeddings may become equal:"
-            " use data of more than one class, or another"
-            f" {errors.arg('loss')}",
+        found["negatives"] = (
+            "anchors have no negatives, so all embeddings may become equal: use"
+            f" data of more than one class, or another {arg('loss')}"
         )
     elif not expected.labels and expected.negatives < _MIN_NEGATIVES:
-        yield (
-            "negatives",
+        found["negatives"] = (
             f"an anchor has {expected.negatives:.0f} negatives: use a larger"
-            f" {errors.arg('batch_size')} (256 or more), or"
-            f" {errors.arg('loss', 'moco')}",
+            f" {arg('batch_size')} (256 or more), or {arg('loss', 'moco')}"
         )
     images, queue_size = facts.info.num_examples, facts.run.batch.queue_size
     if loss.takes_keys and queue_size >= images:
-        yield (
-            "queue_size",
-            f"{errors.arg('queue_size', queue_size)} holds all {images:,}"
+        found["queue_size"] = (
+            f"{arg('queue_size', queue_size)} holds all {images:,}"
             " images, so each anchor is among its own negatives: use at most"
-            f" {errors.arg('queue_size', images // 2)}",
+            f" {arg('queue_size', images // 2)}"
         )
 
 
@@ -229,77 +209,64 @@ _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
 _LARGE_BATCH = 1024
 
 
-def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
+def _optimization(facts: Facts, found: dict[str, str]) -> None:
     """Checks of loss, batch, optimizer and schedule."""
     run, temperature = facts.run, facts.temperature
     batch_size = run.schedule.batch_size
     if temperature is not None and not (
         _MIN_TEMPERATURE <= temperature <= _MAX_TEMPERATURE
     ):
-        yield (
-            "temperature",
-            f"{errors.arg('temperature', format(temperature, 'g'))} is outside"
-            " of what losses learn with: use 0.05 to 0.5",
+        found["temperature"] = (
+            f"{arg('temperature', format(temperature, 'g'))} is outside"
+            " of what losses learn with: use 0.05 to 0.5"
         )
     raw = getattr(run.loss, "normalize", True) is False
     if temperature is not None and raw:
-        yield (
-            "loss_normalize",
-            f"{errors.arg('loss_normalize', 'False')} compares raw dot"
+        found["loss_normalize"] = (
+            f"{arg('loss_normalize', 'False')} compares raw dot"
             " products, which grow without bound until the loss is NaN: use"
-            f" {errors.arg('loss_normalize', 'True')}",
+            f" {arg('loss_normalize', 'True')}"
         )
     loss, features = run.loss, run.encoder.features or 0
     size = run.projection.sizes(features)[-1]
     balanced = loss.balanced_weight(size) if size else None
     weight = getattr(loss, "weight", math.inf)
     if balanced is not None and weight < _MIN_WEIGHT * balanced:
-        yield (
-            "loss_weight",
-            f"{errors.arg('loss_weight', format(weight, 'g'))} pulls views"
+        found["loss_weight"] = (
+            f"{arg('loss_weight', format(weight, 'g'))} pulls views"
             f" together {balanced / max(weight, 1e-12):.1f} times as hard"
             " as it pushes images apart, and embeddings collapse: use"
-            f" {errors.arg('loss_weight', format(balanced, '.2g'))} or more",
+            f" {arg('loss_weight', format(balanced, '.2g'))} or more"
         )
     optimizer, rate = run.optimizer, facts.peak_learning_rate
     lowest, highest = optimizer.peak_rates
     adaptive_peak = run.encoder.adaptive_peak
     if adaptive_peak and not optimizer.is_adaptive:
-        yield (
-            "optimizer",
+        found["optimizer"] = (
             f"{run.encoder.label} trains badly by {optimizer.name}: use"
-            f" {errors.arg('optimizer', 'adamw')},"
-            f" {errors.arg('learning_rate', '0.00015')} and"
-            f" {errors.arg('weight_decay', '0.1')}",
+            f" {arg('optimizer', 'adamw')}, {arg('learning_rate', '0.00015')}"
+            f" and {arg('weight_decay', '0.1')}"
         )
     elif adaptive_peak:
         highest = adaptive_peak
     if rate > highest:
-        yield (
-            "learning_rate",
+        found["learning_rate"] = (
             f"with a peak learning rate of {rate:g} {optimizer.name} diverges,"
-            f" as above about {highest:g}: use a lower"
-            f" {errors.arg('learning_rate')}",
+            f" as above about {highest:g}: use a lower {arg('learning_rate')}"
         )
     if rate < lowest:
         usual = optimizer.learning_rate
         base = usual * (run.schedule.learning_rate or rate) / rate
-        yield (
-            "learning_rate",
+        found["learning_rate"] = (
             f"a peak learning rate of {rate:g} hardly moves a weight by"
-            f" {optimizer.name}: use"
-            f" {errors.arg('learning_rate', f'{base:.2g}')}, whose peak is"
-            f" {usual:g}",
+            f" {optimizer.name}: use {arg('learning_rate', f'{base:.2g}')},"
+            f" whose peak is {usual:g}"
         )
     needs_warmup = adaptive_peak or batch_size >= _LARGE_BATCH
     if needs_warmup and not run.schedule.warmup_epochs:
-        cause = (
-            run.encoder.label
-            if adaptive_peak
-            else errors.arg("batch_size", batch_size)
-        )
-        yield (
-            "warmup",
-            f"{errors.arg('warmup_epochs', '0')} with {cause} diverges in the"
-            f" first steps: use {errors.arg('warmup_epochs', '10')}",
+        label = run.encoder.label
+        cause = label if adaptive_peak else arg("batch_size", batch_size)
+        found["warmup"] = (
+            f"{arg('warmup_epochs', '0')} with {cause} diverges in the"
+            f" first steps: use {arg('warmup_epochs', '10')}"
         )

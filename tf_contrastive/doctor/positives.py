@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
-from tf_contrastive.config.loss import SupCon
 from tf_contrastive.config.pretrain import Pretrain
 
 
@@ -25,9 +24,7 @@ class Expected:
 
 
 def expect(
-    run: Pretrain,
-    counts: np.ndarray | None,
-    num_examples: int,
+    run: Pretrain, counts: np.ndarray | None, num_examples: int
 ) -> Expected | None:
     """Predicts what the loss finds in a batch of the run's sampler.
 
@@ -65,8 +62,8 @@ def expect(
         positives = 1 - without
     else:
         without *= itself if views == 1 else 0.0
-    if isinstance(loss, SupCon) and loss.positives_cap:
-        positives = min(positives, float(loss.positives_cap))
+    if cap := getattr(loss, "positives_cap", None):
+        positives = min(positives, float(cap))
     return Expected(
         positives=positives,
         negatives=views * (batch - 1 - others),

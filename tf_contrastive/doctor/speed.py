@@ -53,9 +53,7 @@ def measure_input(run: train.PreparedRun, seconds: float) -> float:
 
 
 def measure_step(
-    model: models.ContrastiveModel,
-    run: train.PreparedRun,
-    seconds: float,
+    model: models.ContrastiveModel, run: train.PreparedRun, seconds: float
 ) -> StepTime | None:
     """Measures the run's training step on noise, which trains the weights.
 

@@ -5,11 +5,7 @@ others', `histograms` measures a fixed batch, `projector` embeds some images.
 None of it is part of the training step, or needs other replicas or workers.
 """
 
-from tf_contrastive.tensorboard.callback import (
-    Profile,
-    TensorBoard,
-    view_grid,
-)
+from tf_contrastive.tensorboard.callback import Profile, TensorBoard, view_grid
 from tf_contrastive.tensorboard.histograms import (
     Histograms,
     HostCopy,

@@ -19,11 +19,8 @@ _FOLDER = "hparams"
 # Before the names of results, of which `loss` is also that of an option.
 _PREFIX = "last/"
 _METRICS = (
-    "loss",
-    "val_loss",
-    "contrastive_accuracy",
-    "probe_accuracy",
-    "online_knn_top1",
+    *("loss", "val_loss", "contrastive_accuracy"),
+    *("probe_accuracy", "online_knn_top1"),
 )
 
 

@@ -48,7 +48,7 @@ def _inspect(options):
 
 
 def _options(**options):
-    return fields.replace(Doctor(), **_SMALL, **options)
+    return fields.replace(Doctor(), **(_SMALL | options))
 
 
 # An interpreter that compiles nothing: "step 8" is a program for 8 images, of
@@ -140,12 +140,8 @@ def test_memory_and_speed_are_told(fake, capsys, tmp_path):
 
 def test_absent_data_are_assumed(fake, tmp_path):
     python, _ = fake
-    options = fields.replace(
-        _options(compile_python=python),
-        dataset="imagenet2012",
-        data_dir=str(tmp_path),
-        image_size=None,
-    )
+    absent = {"dataset": "imagenet2012", "data_dir": str(tmp_path)}
+    options = _options(compile_python=python, image_size=None, **absent)
     report = _inspect(options)
     assert report["topology"]["image_size"] == 224
     assert report["topology"]["precision"] == "mixed_bfloat16"
@@ -204,7 +200,7 @@ def test_what_cannot_be_compiled_is_told(options, message, fake):
     python, _ = fake
     options = {"compile_python": python} | options
     with pytest.raises(errors.UserError, match=message):
-        _inspect(fields.replace(_options(), **options))
+        _inspect(_options(**options))
 
 
 @pytest.mark.slow
@@ -350,13 +346,8 @@ def test_the_operations_of_small_views_are_counted():
     compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
     found = []
     for count in (0, 6):
-        options = fields.replace(
-            _options(loss="ntxent"),
-            image_size=32,
-            width=0.5,
-            small_views=count,
-            small_image_size=16,
-        )
+        sizes = {"image_size": 32, "small_image_size": 16, "width": 0.5}
+        options = _options(loss="ntxent", small_views=count, **sizes)
         run, _ = compilation.prepare(options, target.cores)
         program = lowering.Step(run).lower(8)
         facts = compiler_.compile(program, "step", compiler.PLAN)

@@ -49,16 +49,12 @@ def _all_reduce(cores: int) -> Callable[[re.Match], str]:
 def with_collectives(text: str, cores: int) -> tuple[str, int]:
     """Returns StableHLO with all-reduces for markers, and their number."""
     # TensorFlow's results are copies, which StableHLO does not know.
-    text = re.sub(
-        rf"(%\S+) = mhlo\.copy (%\S+) : ({_TENSOR})",
-        r"\1 = stablehlo.reshape \2 : (\3) -> \3",
-        text,
-    )
-    text = re.sub(
-        rf'(%\S+) = "mhlo\.copy"\((%\S+)\)[^:]* : \(({_TENSOR})\) -> {_TENSOR}',
-        r"\1 = stablehlo.reshape \2 : (\3) -> \3",
-        text,
-    )
+    for copy in (
+        rf"mhlo\.copy (%\S+) : ({_TENSOR})",
+        rf'"mhlo\.copy"\((%\S+)\)[^:]* : \(({_TENSOR})\) -> {_TENSOR}',
+    ):
+        reshape = r"stablehlo.reshape \1 : (\2) -> \2"
+        text = re.sub(copy, reshape, text)
     text, count = re.subn(
         rf"(%\S+) = stablehlo\.custom_call @{ALL_REDUCE}\((%\S+)\)[^:]* :"
         rf" \(({_TENSOR})\) -> {_TENSOR}",
@@ -226,11 +222,7 @@ _INSTRUCTION = re.compile(
     r"\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)"
 )
 _MOVES_NOTHING = (
-    "parameter",
-    "constant",
-    "tuple",
-    "get-tuple-element",
-    "bitcast",
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast"),
 )
 
 
