@@ -113,9 +113,7 @@ def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
     """Returns how an image is decoded."""
     if name == "JPEG" and image.mode in ("L", "RGB"):
         return JPEG
-    width, height = image.size
-    # At most four channels of 16 bits, and a byte for each row.
-    most = decoding.MAX_MORE + (8 * width + 1) * height
+    most = decoding.most_png_bytes(*image.size)
     if name == "PNG" and len(contents) <= most:
         return PNG
     return PILLOW

@@ -294,6 +294,11 @@ class Source:
             columns["path"] = np.array(list(map(os.fsencode, self.paths)), "O")
         return columns
 
+    def described(self, **changes: Any) -> "Source":
+        """Returns the same examples with changes of `info`."""
+        info = dataclasses.replace(self.info, **changes)
+        return dataclasses.replace(self, info=info)
+
     def record_files(self) -> Files:
         """Returns `files` of a source that is not in memory."""
         if self.files is None:
@@ -321,8 +326,7 @@ class Source:
         if not self.info.unlabelled:
             return self
         found = self.select(np.flatnonzero(self.labels() >= 0))
-        info = dataclasses.replace(found.info, unlabelled=False)
-        return dataclasses.replace(found, info=info)
+        return found.described(unlabelled=False)
 
     def relabelled(
         self, label: Callable[[Record], tf.Tensor], info: Info
@@ -357,9 +361,8 @@ class Source:
         else:
             files = self.record_files().select(indices)
             chosen = in_files(files, self.decode, info)
-        if self.digests is None:
-            return chosen
-        return dataclasses.replace(chosen, digests=self.digests[indices])
+        digests = None if self.digests is None else self.digests[indices]
+        return dataclasses.replace(chosen, digests=digests)
 
     def split_validation(
         self, fraction: float, seed: int
@@ -392,8 +395,7 @@ class Source:
         train = self.select(np.flatnonzero(~chosen))
         validation = self.select(np.flatnonzero(chosen))
         name = f"{self.info.split} (validation)"
-        info = dataclasses.replace(validation.info, split=name)
-        return train, dataclasses.replace(validation, info=info)
+        return train, validation.described(split=name)
 
     def cached(self) -> "Source":
         """Returns the same source, of one shape, with its pixels in memory."""

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -216,16 +215,16 @@ def open_tfds(
     )
     encoded = {image: tfds.decode.SkipDecoding()}
 
+    may_lack = reading.admits_unlabelled
+
     def parse(serialized: tf.Tensor) -> Record:
         example = partial.deserialize_example(serialized, decoders=encoded)
         record = {key: example[feature] for key, feature in names.items()}
         if several:
             rows = tf.one_hot(record["label"], kinds[label].num_classes)
             record["label"] = tf.cast(tf.reduce_any(rows > 0, axis=0), tf.int64)
-        return record
+        return _checked(record) if label and not may_lack else record
 
-    may_lack = reading.admits_unlabelled
-    read_record = _checked(parse) if label and not may_lack else parse
     height, width, _ = kinds[image].shape
     info = Info(
         name,
@@ -246,26 +245,19 @@ def open_tfds(
         ),
     )
     decode = float_images.record_decoder(reading)
-    files.use_first(name, lambda x: decode(read_record(x)))
-
-    def read(file: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.TFRecordDataset(file).map(read_record)
-
-    return in_files(dataclasses.replace(files, read=read), decode, info)
+    files.use_first(name, lambda x: decode(parse(x)))
+    read = files.read
+    files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
+    return in_files(files, decode, info)
 
 
-def _checked(parse: Callable[[tf.Tensor], Record]) -> Callable:
-    """Returns `parse` that fails for a record without a label, which has -1."""
-
-    def parse_and_check(serialized: tf.Tensor) -> Record:
-        record = parse(serialized)
-        advice = errors.arg("label_feature", NO_FEATURE)
-        text = f"it has no label: set {advice} to read none"
-        check = tf.debugging.Assert(tf.reduce_all(record["label"] >= 0), [text])
-        with tf.control_dependencies([check]):
-            return {k: tf.identity(v) for k, v in record.items()}
-
-    return parse_and_check
+def _checked(record: Record) -> Record:
+    """Returns a record, and fails for one without a label, which has -1."""
+    advice = errors.arg("label_feature", NO_FEATURE)
+    text = f"it has no label: set {advice} to read none"
+    check = tf.debugging.Assert(tf.reduce_all(record["label"] >= 0), [text])
+    with tf.control_dependencies([check]):
+        return {k: tf.identity(v) for k, v in record.items()}
 
 
 def label_sets(
