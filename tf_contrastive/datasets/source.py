@@ -312,14 +312,17 @@ class Source:
                 f"{self.info.name} {self.info.split} does not have one label"
                 " per image: use a dataset that does"
             )
+        return self.label_rows()
+
+    def label_rows(self) -> np.ndarray:
+        """Reads the labels of every example as they are, [n] or [n, C]."""
         if self.arrays is not None:
             return self.arrays["label"].numpy().astype(np.int64)
-        labels = np.empty([self.info.num_examples], np.int64)
         numbered = self.record_files().numbered(at_a_time=FILES_AT_A_TIME)
         rows = numbered.map(lambda index, record: (index, record["label"]))
-        for index, label in rows.batch(_ROWS).as_numpy_iterator():
-            labels[index] = label
-        return labels
+        batches = rows.batch(_ROWS).as_numpy_iterator()
+        index, labels = map(np.concatenate, zip(*batches, strict=True))
+        return labels[np.argsort(index)]
 
     def labelled(self) -> "Source":
         """Returns only the examples that have a label."""

@@ -12,7 +12,6 @@ import re
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
@@ -25,7 +24,6 @@ from tf_contrastive.config.dataset import (
 )
 from tf_contrastive.datasets import float_images, tfrecord
 from tf_contrastive.datasets.source import (
-    FILES_AT_A_TIME,
     Access,
     Files,
     Info,
@@ -258,34 +256,3 @@ def _checked(record: Record) -> Record:
     check = tf.debugging.Assert(tf.reduce_all(record["label"] >= 0), [text])
     with tf.control_dependencies([check]):
         return {k: tf.identity(v) for k, v in record.items()}
-
-
-def label_sets(
-    name: str, split: str, data_dir: str | None, feature: str
-) -> np.ndarray:
-    """Reads the classes of each example of a multi-label dataset, bool [n, C].
-
-    The rows have the order of `open_tfds`. `feature` is a sequence of class
-    labels, such as VOC's `labels`.
-    """
-    import tensorflow_datasets as tfds
-
-    builder = _builder(tfds, name, data_dir or None)
-    kinds = builder.info.features
-    if feature not in kinds:
-        raise errors.UserError(
-            f"dataset {builder.info.full_name} has no feature {feature!r}, only"
-            f" {', '.join(kinds)}"
-        )
-    partial = tfds.decode.PartialDecoding({feature: True})
-    parser = partial.extract_features(kinds)
-    count = _num_examples(builder, split)
-    rows = np.zeros([count, kinds[feature].num_classes], bool)
-    numbered = _files(builder, split).numbered(at_a_time=FILES_AT_A_TIME)
-    numbered = numbered.map(
-        lambda row, text: (row, parser.deserialize_example(text)[feature]),
-        tf.data.AUTOTUNE,
-    )
-    for row, classes in numbered.as_numpy_iterator():
-        rows[row, classes] = True
-    return rows

@@ -7,7 +7,6 @@ VOC2007, whose images show objects of several classes, is scored by the 11-point
 mean average precision of one classifier per class.
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +16,6 @@ import numpy as np
 from tf_contrastive import classifiers, datasets
 from tf_contrastive.base import errors
 from tf_contrastive.config.transfer import SUITES, Target
-from tf_contrastive.datasets import tfds_source
-from tf_contrastive.datasets.source import in_memory
 from tf_contrastive.evaluation import (
     classification,
     finetune,
@@ -30,6 +27,9 @@ from tf_contrastive.evaluation.classification_metrics import (
 )
 from tf_contrastive.evaluation.context import Data, EvaluationContext, holdout
 from tf_contrastive.evaluation.report import Measurement, Part
+
+# VOC's feature of the classes that an image shows.
+_PRESENT = "labels"
 
 # ---- The protocol ------------------------------------------------------------
 
@@ -113,17 +113,20 @@ def _opened(
     """Opens the first examples of each split (0: all); None: not prepared.
 
     Returns:
-      (the splits, of which train includes validation and has row numbers as
-      labels if images have several classes; rows of train that are validation,
-      None: a part of it).
+      (the splits, of which train includes validation; rows of train that are
+      validation, None: a part of it).
     """
+    prepared = functools.partial(
+        context.prepared,
+        target.dataset,
+        label_feature=_PRESENT if target.multi_label else None,
+    )
 
     def first(split: str) -> datasets.Source | None:
-        source = context.prepared(target.dataset, split)
+        source = prepared(split)
         if source is None or not 0 < examples < source.info.num_examples:
             return source
-        part = f"{split}[:{examples}]"
-        return context.prepared(target.dataset, part)
+        return prepared(f"{split}[:{examples}]")
 
     train, test, rows = first("train"), first(target.test), None
     if train is None or test is None:
@@ -134,28 +137,12 @@ def _opened(
             return None
         count = train.info.num_examples
         splits = f"{train.info.split}+{validation.info.split}"
-        train = context.prepared(target.dataset, splits)
+        train = prepared(splits)
         assert train is not None
         rows = np.arange(count, train.info.num_examples)
-    if target.multi_label:
-        train = with_row_labels(train)
+    # In memory, which determines the order of training.
+    train = train.loaded() if target.multi_label else train
     return Data(train, test), rows
-
-
-def with_row_labels(source: datasets.Source) -> datasets.Source:
-    """Returns the same examples, each with its row number as its label.
-
-    A shuffled example can then be matched with `tfds_source.label_sets`. Their
-    encoded images are held in memory.
-    """
-    loaded = source.loaded()
-    count = source.info.num_examples
-    info = dataclasses.replace(source.info, num_classes=count, label_names=())
-    return in_memory(
-        {**(loaded.arrays or {}), "label": np.arange(count)},
-        source.decode,
-        info,
-    )
 
 
 def _absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
@@ -248,10 +235,8 @@ def _finetune(
         for rate in grid["learning_rates"]
         for decay in grid["weight_decays"]
     ]
-    label_sets = None
     if target.multi_label:
         present, counted = _label_sets(other, target, other.data.train)
-        label_sets = present
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
         if target.multi_label:
@@ -262,16 +247,9 @@ def _finetune(
         return metric(scores.top(1)[:, 0], labels)
 
     recipe, validation = finetune.select_recipe(
-        other,
-        held_out,
-        recipes,
-        trained=trained,
-        score=score,
-        label_sets=label_sets,
+        other, held_out, recipes, trained=trained, score=score
     )
-    model = finetune.train(
-        other, rows, recipe, trained=trained, label_sets=label_sets
-    )
+    model = finetune.train(other, rows, recipe, trained=trained)
     scores = model.scores(other, other.images(other.data.test))
     metrics = {
         "learning_rate": recipe.learning_rate,
@@ -292,13 +270,11 @@ def _label_sets(
 
     As in VOC's evaluation, a difficult object is neither right nor wrong.
     """
-    present, not_difficult = (
-        tfds_source.label_sets(
-            target.dataset, source.info.split, other.data_dir, feature
-        )
-        for feature in ("labels", "labels_no_difficult")
-    )
-    return present, not_difficult | ~present
+    split = source.info.split
+    plain = other.prepared(target.dataset, split, "labels_no_difficult")
+    assert plain is not None
+    present = source.label_rows() > 0
+    return present, (plain.label_rows() > 0) | ~present
 
 
 def _multi_label_linear(
