@@ -9,7 +9,7 @@ mean average precision of one classifier per class.
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,32 +72,25 @@ def measure(
             skipped[name] = target
             continue
         data, held_out = opened
+        if held_out is None:
+            labels = data.labels("train")
+            _, held_out = holdout(labels, validation_fraction, seed)
         # Of the same encoder and data, each with its own preprocessing.
         frozen = context.on(data, chosen.linear_preprocessing)
         tuned = context.on(data, chosen.tuned_preprocessing)
-        if held_out is None:
-            _, held_out = holdout(
-                data.labels("train"), validation_fraction, seed
-            )
         for method in methods:
             trained = method != "scratch"
             if method == "linear":
-                part = functools.partial(
-                    _linear, frozen, target, held_out, seed
-                )
+                task = _Task(frozen, target, held_out, seed)
+                part = functools.partial(_linear, task)
             elif not subject.has_new_encoder(trained):
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
             else:
+                task = _Task(tuned, target, held_out, seed)
+                rates = grid if trained else scratch_grid
                 part = functools.partial(
-                    _finetune,
-                    tuned,
-                    target,
-                    held_out,
-                    grid if trained else scratch_grid,
-                    batch_size,
-                    seed,
-                    trained=trained,
+                    _finetune, task, rates, batch_size, trained=trained
                 )
             yield f"{name} {method}", part
     if skipped:
@@ -152,36 +145,42 @@ def _absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
     return f"not prepared in {folder} ({errors.arg('data_dir')}): {names}"
 
 
-def _linear(
-    other: EvaluationContext, target: Target, held_out: np.ndarray, seed: int
-) -> Measurement:
+class _Task(NamedTuple):
+    """A dataset to measure."""
+
+    context: EvaluationContext  # On its splits.
+    target: Target
+    held_out: np.ndarray  # Rows of train, to select on.
+    seed: int
+
+
+def _linear(task: _Task) -> Measurement:
     """Measures logistic regression on the frozen encoder."""
+    other = task.context
     path = logistic.path_of(*other.options.logistic.hyperparameters().values())
-    if target.multi_label:
-        return _multi_label_linear(other, target, held_out, path)
+    if task.target.multi_label:
+        return _multi_label_linear(task, path)
     result = logistic.logistic_regression(
         *other.labelled_embeddings,
         path=path,
-        validation=held_out,
-        metric=target.metric,
-        seed=seed,
+        validation=task.held_out,
+        metric=task.target.metric,
+        seed=task.seed,
         log=other.log,
     )
     scores = classifiers.Scores(result["scores"], result["classes"])
-    return _measured(other, target, scores, {"penalty": result["penalty"]})
+    return _measured(task, scores, {"penalty": result["penalty"]})
 
 
 def _measured(
-    other: EvaluationContext,
-    target: Target,
-    scores: classifiers.Scores,
-    metrics: Mapping[str, Any],
+    task: _Task, scores: classifiers.Scores, metrics: Mapping[str, Any]
 ) -> Measurement:
     """Returns the measurement of scores of test, by the dataset's metric."""
+    target, data = task.target, task.context.data
     part: Measurement
     own: dict[str, Any]
     if target.multi_label:
-        present, counted = _label_sets(other, target, other.data.test)
+        present, counted = _label_sets(task, data.test)
         predictions = scores.scores.argmax(axis=1)
         labels = present.argmax(axis=1)
         correct = present[np.arange(len(predictions)), predictions]
@@ -192,7 +191,7 @@ def _measured(
         )
         own = {"score": mean, "precisions": precisions}
     else:
-        labels = other.data.labels("test")
+        labels = data.labels("test")
         part = classification.accuracies(scores, labels)
         metric = classification.METRICS[target.metric]
         by_class = labels if metric is classification.mean_per_class else None
@@ -209,16 +208,10 @@ def _measured(
 
 
 def _finetune(
-    other: EvaluationContext,
-    target: Target,
-    held_out: np.ndarray,
-    grid: dict[str, Any],
-    batch_size: int,
-    seed: int,
-    *,
-    trained: bool,
+    task: _Task, grid: dict[str, Any], batch_size: int, *, trained: bool
 ) -> Measurement:
     """Measures the fine-tuned network, by the best recipe on validation."""
+    other, target = task.context, task.target
     rows = np.arange(other.data.train.info.num_examples)
     batch_size = min(batch_size, len(rows))
     steps_per_epoch = max(len(rows) / batch_size, 1)
@@ -229,14 +222,14 @@ def _finetune(
             weight_decay=decay / rate,
             batch_size=batch_size,
             batch_norm_momentum=max(1 - 10 / steps_per_epoch, 0.9),
-            seed=seed,
+            seed=task.seed,
             tuned_by=f"transfer_{'' if trained else 'scratch_'}learning_rates",
         )
         for rate in grid["learning_rates"]
         for decay in grid["weight_decays"]
     ]
     if target.multi_label:
-        present, counted = _label_sets(other, target, other.data.train)
+        present, counted = _label_sets(task, other.data.train)
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
         if target.multi_label:
@@ -247,7 +240,7 @@ def _finetune(
         return metric(scores.top(1)[:, 0], labels)
 
     recipe, validation = finetune.select_recipe(
-        other, held_out, recipes, trained=trained, score=score
+        other, task.held_out, recipes, trained=trained, score=score
     )
     model = finetune.train(other, rows, recipe, trained=trained)
     scores = model.scores(other, other.images(other.data.test))
@@ -257,35 +250,32 @@ def _finetune(
         "validation": validation,
         "losses": model.losses,
     }
-    return _measured(other, target, scores, metrics)
+    return _measured(task, scores, metrics)
 
 
 # ---- Several classes per image -----------------------------------------------
 
 
 def _label_sets(
-    other: EvaluationContext, target: Target, source: datasets.Source
+    task: _Task, source: datasets.Source
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (classes present, classes that count), bool [n, C].
 
     As in VOC's evaluation, a difficult object is neither right nor wrong.
     """
-    split = source.info.split
-    plain = other.prepared(target.dataset, split, "labels_no_difficult")
+    plain = task.context.prepared(
+        task.target.dataset, source.info.split, "labels_no_difficult"
+    )
     assert plain is not None
     present = source.label_rows() > 0
     return present, (plain.label_rows() > 0) | ~present
 
 
-def _multi_label_linear(
-    other: EvaluationContext,
-    target: Target,
-    held_out: np.ndarray,
-    path: np.ndarray,
-) -> Measurement:
+def _multi_label_linear(task: _Task, path: np.ndarray) -> Measurement:
     """Measures one classifier per class, at the penalty of the best mean AP."""
+    other, held_out = task.context, task.held_out
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
-    present, counted = _label_sets(other, target, other.data.train)
+    present, counted = _label_sets(task, other.data.train)
     fit_rows = np.setdiff1d(np.arange(len(train)), held_out)
     means = [
         mean_average_precision(at, present[held_out], counted[held_out])[0]
@@ -298,7 +288,7 @@ def _multi_label_linear(
     final = _scores_along_path(train, present, path[: best + 1], test)[-1]
     metrics = {"penalty": float(path[best]), "validation": means}
     scores = classifiers.Scores(final, np.arange(final.shape[1]))
-    return _measured(other, target, scores, metrics)
+    return _measured(task, scores, metrics)
 
 
 def _scores_along_path(
