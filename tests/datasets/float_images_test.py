@@ -7,6 +7,7 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 from dataset_helpers import read, refused, write
+from image_helpers import write_records
 
 from tf_contrastive import datasets
 from tf_contrastive.datasets import Reading
@@ -59,10 +60,7 @@ def test_four_channels_keep_their_whole_range(form, tmp_path):
     source = datasets.source(f"folder:{tmp_path}", reading=FOUR)
     assert source.info.image_shape == (9, 11, 4)
     np.testing.assert_array_equal(read(source)[0]["image"], expected)
-    example = tf.train.Example()
-    example.features.feature["image"].bytes_list.value.append(contents)
-    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as records:
-        records.write(example.SerializeToString())
+    write_records(tmp_path / "a.tfrecord", [{"image": contents}])
     path = f"tfrecord:{tmp_path / 'a.tfrecord'}"
     record = read(datasets.source(path, reading=FOUR))[0]
     np.testing.assert_array_equal(record["image"], expected)

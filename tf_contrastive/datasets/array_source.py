@@ -46,15 +46,13 @@ def from_arrays(
     pixels = np.asarray(images)
     reading = Reading(channels=channels, value_range=value_range)
     reading.check()
-    if reading.float_channels is not None:
-        pixels = _whole(pixels, reading)
-    else:
-        pixels = _levels(pixels)
+    is_whole = reading.float_channels is not None
+    pixels = _whole(pixels, reading) if is_whole else _levels(pixels)
     arrays, rows = {"image": pixels}, len(pixels)
     names = tuple(label_names or ())
     num_classes, extra_channels = None, 0
+    classes = np.asarray([] if labels is None else labels)
     if labels is not None:
-        classes = np.asarray(labels)
         num_classes = check_labels(classes, names, rows, unlabelled)
         arrays["label"] = classes.astype(np.int64)
     if extra is not None:
@@ -73,9 +71,8 @@ def from_arrays(
         num_classes,
         (pixels.shape[1], pixels.shape[2], pixels.shape[3]),
         names,
-        unlabelled=num_classes is not None
-        and bool((arrays["label"] < 0).any()),
-        multi_label=num_classes is not None and arrays["label"].ndim == 2,
+        unlabelled=bool((classes < 0).any()),
+        multi_label=classes.ndim == 2,
         extra_channels=extra_channels,
         float_channels=reading.float_channels,
         colors=reading.colors,

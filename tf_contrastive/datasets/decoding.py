@@ -7,7 +7,8 @@ grey keeps its upper 8 bits, and several images are the first.
 import contextlib
 import functools
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import PIL.features
@@ -16,7 +17,6 @@ import PIL.ImageOps
 import tensorflow as tf
 
 from tf_contrastive.base import installation
-from tf_contrastive.datasets.source import Record
 
 # Pillow's name of a format -> the extensions of its files. TensorFlow decodes
 # the first two.
@@ -43,7 +43,7 @@ MAX_SCANS = 20
 SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
 # Bytes of a PNG beyond those of its pixels, a thousand times as many of which
 # TensorFlow would inflate.
-MAX_MORE = 1 << 18
+_MAX_MORE = 1 << 18
 # The tag of the orientation, and marks of the metadata of a JPEG or PNG that
 # may have one; EXIF data in a text are ImageMagick's.
 ORIENTATION = 0x0112
@@ -121,16 +121,29 @@ def by_pillow(contents: bytes, turn: bool) -> np.ndarray:
         return np.asarray(turned.convert("RGB"))
 
 
+def by_python(
+    function: Callable[[Any], np.ndarray],
+    value: tf.Tensor,
+    dtype: tf.DType,
+    channels: int,
+) -> tf.Tensor:
+    """Returns the image [h, w, channels] that Python makes of a value."""
+
+    def call(value: Any) -> np.ndarray:
+        # Outside of a graph a text is an array of one object.
+        is_text = isinstance(value, np.ndarray) and value.dtype == object
+        return function(value.item() if is_text else value)
+
+    # Stateless, so that graphs may leave it out.
+    image = tf.numpy_function(call, [value], dtype, stateful=False)
+    image.set_shape([None, None, channels])
+    return image
+
+
 def pillow(contents: tf.Tensor, turn: bool = False) -> tf.Tensor:
     """Returns `by_pillow` of bytes, string [], in a graph."""
-
-    def read(contents: bytes | np.ndarray) -> np.ndarray:
-        # Outside of a graph TensorFlow passes an array of objects.
-        return by_pillow(np.asarray(contents, object).item(), turn)
-
-    image = tf.numpy_function(read, [contents], tf.uint8, stateful=False)
-    image.set_shape([None, None, 3])
-    return image
+    read = functools.partial(by_pillow, turn=turn)
+    return by_python(read, contents, tf.uint8, 3)
 
 
 @contextlib.contextmanager
@@ -177,6 +190,12 @@ def decode_jpeg(
 def decode_png(contents: tf.Tensor) -> tf.Tensor:
     """Decodes a PNG's bytes, string [], to uint8 [h, w, 3]."""
     return tf.io.decode_png(contents, channels=3)
+
+
+def most_png_bytes(width: Any, height: Any) -> Any:
+    """Returns the bytes of a PNG's largest file that TensorFlow decodes."""
+    # At most four channels of 16 bits, and a byte for each row.
+    return _MAX_MORE + (8 * width + 1) * height
 
 
 def starts(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
@@ -230,11 +249,6 @@ def _check_size(size: tf.Tensor) -> tf.Operation:
     pixels = tf.reduce_prod(tf.cast(size, tf.int64))
     text = [f"the image has more than {MAX_PIXELS} pixels"]
     return tf.debugging.Assert(pixels <= MAX_PIXELS, text)
-
-
-def decode_record(record: Record) -> Record:
-    """Decodes the `image` of a record, string []."""
-    return record | {"image": decode(record["image"])}
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:

@@ -119,9 +119,8 @@ def multidigits(
         image.set_shape([canvas, canvas, 3])
         return {"image": image, "label": record["label"]}
 
-    shape = canvas, canvas, 3
-    info = Info(name, split, stop - start, len(_NAMES), shape, _NAMES)
-    info = dataclasses.replace(info, multi_label=multi_label)
+    facts = len(_NAMES), (canvas, canvas, 3), _NAMES
+    info = Info(name, split, stop - start, *facts, multi_label=multi_label)
     source = in_memory(rows, decode, info)
     digests = split_spec.numbered(f"{options} {base}", np.arange(start, stop))
     return dataclasses.replace(source, digests=digests)
@@ -191,12 +190,15 @@ def digit_on_image(
         blended = image + tf.minimum(layer, 255 - image)  # The clipped sum.
         return example | {"image": tf.ensure_shape(blended, image.shape)}
 
-    info = dataclasses.replace(inner.info, name=name)
-    source = dataclasses.replace(inner, decode=decode, info=info, decoded=False)
+    source = dataclasses.replace(inner, decode=decode, decoded=False)
+    source = source.described(name=name)
     if options.label == "image":
         return source
     info = dataclasses.replace(
-        info, num_classes=len(_NAMES), label_names=_NAMES, multi_label=False
+        source.info,
+        num_classes=len(_NAMES),
+        label_names=_NAMES,
+        multi_label=False,
     )
     with tf.device("CPU:0"):
         labels = tf.convert_to_tensor(digits.labels)

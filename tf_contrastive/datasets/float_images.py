@@ -9,7 +9,6 @@ import functools
 import io
 import zipfile
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -143,36 +142,28 @@ def _of_pillow(image: PIL.Image.Image) -> np.ndarray:
 
 def decode(contents: tf.Tensor, reading: Reading) -> tf.Tensor:
     """Returns an image file's bytes, string [], as float32 [h, w, C]."""
-
-    def image(data: Any) -> np.ndarray:
-        # Eager code passes an array of one object.
-        return scaled(read(np.asarray(data, "O").item())[1], reading)
-
-    return _by_python(image, contents, reading)
+    return decoding.by_python(
+        lambda data: scaled(read(data)[1], reading),
+        contents,
+        tf.float32,
+        reading.channels,
+    )
 
 
 def scaled_in_graph(values: tf.Tensor, reading: Reading) -> tf.Tensor:
     """Returns `scaled` values of an image."""
-    pixels = _by_python(lambda array: scaled(array, reading), values, reading)
+    scale = functools.partial(scaled, reading=reading)
+    pixels = decoding.by_python(scale, values, tf.float32, reading.channels)
     pixels.set_shape([*values.shape[:2], reading.channels])
     return pixels
 
 
-def _by_python(
-    function: Callable[..., np.ndarray], value: tf.Tensor, reading: Reading
-) -> tf.Tensor:
-    # Stateless, so that graphs may leave it out.
-    pixels = tf.numpy_function(function, [value], tf.float32, stateful=False)
-    pixels.set_shape([None, None, reading.channels])
-    return pixels
-
-
-def _decode_record(record: Record, reading: Reading) -> Record:
-    return record | {"image": decode(record["image"], reading)}
-
-
 def record_decoder(reading: Reading) -> Callable[[Record], Record]:
     """Returns what decodes the `image` of a record, string []."""
-    if reading.float_channels is None:
-        return decoding.decode_record
-    return functools.partial(_decode_record, reading=reading)
+
+    def decode_record(record: Record) -> Record:
+        if reading.float_channels is None:
+            return record | {"image": decoding.decode(record["image"])}
+        return record | {"image": decode(record["image"], reading)}
+
+    return decode_record

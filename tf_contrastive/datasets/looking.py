@@ -82,8 +82,12 @@ def _look(contents: bytes) -> tuple[int, ...]:
         name = "JPEG" if image.format == "MPO" else str(image.format)
         if name == "TIFF":
             _check_tiff(image)
-        way = _way(name, image, contents)
-        orientation = 1
+        way, orientation = PILLOW, 1
+        most = decoding.most_png_bytes(width, height)
+        if name == "JPEG" and image.mode in ("L", "RGB"):
+            way = JPEG
+        elif name == "PNG" and len(contents) <= most:
+            way = PNG
         if way != PILLOW and any(mark in contents for mark in _MARKS):
             value = image.getexif().get(decoding.ORIENTATION, 1)
             orientation = value if value in range(1, 9) else 1
@@ -107,18 +111,6 @@ def _look_at_float(contents: bytes, reading: Reading) -> tuple[int, ...]:
     name, values = float_images.read(contents)
     height, width, _ = float_images.scaled(values, reading).shape
     return height, width, FORMATS.index(name), PILLOW, 1
-
-
-def _way(name: str, image: PIL.Image.Image, contents: bytes) -> int:
-    """Returns how an image is decoded."""
-    if name == "JPEG" and image.mode in ("L", "RGB"):
-        return JPEG
-    width, height = image.size
-    # At most four channels of 16 bits, and a byte for each row.
-    most = decoding.MAX_MORE + (8 * width + 1) * height
-    if name == "PNG" and len(contents) <= most:
-        return PNG
-    return PILLOW
 
 
 def _check_tiff(image: PIL.Image.Image) -> None:

@@ -77,8 +77,7 @@ def _open(
             f"{name} has images of 3 channels of 8 bits: leave"
             f" {errors.arg('channels')} and {errors.arg('value_range')} out"
         )
-    info = dataclasses.replace(opened.info, colors=reading.colors)
-    opened = dataclasses.replace(opened, info=info)
+    opened = opened.described(colors=reading.colors)
     if opened.info.unlabelled and not reading.admits_unlabelled:
         raise errors.UserError(
             f"{name} has images without a label: set"

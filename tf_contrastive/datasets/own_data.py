@@ -233,9 +233,7 @@ def _source(name: str, data: Any, split: str, reading: Reading) -> Source:
         "value_range": reading.value_range,
     }
     if isinstance(data, Source):
-        return dataclasses.replace(
-            data, info=dataclasses.replace(data.info, name=name, split=split)
-        )
+        return data.described(name=name, split=split)
     if isinstance(data, tf.data.Dataset):
         return from_dataset(data, **form)
     if data is None:

@@ -67,12 +67,9 @@ def randbit(name: str, options: RandBit, split: str, access: Access) -> Source:
         bits = tf.broadcast_to(bits, shape)
         return example | {"extra": tf.concat([extra, bits], -1)}
 
-    info = dataclasses.replace(
-        inner.info,
-        name=name,
-        extra_channels=inner.info.extra_channels + options.bits,
-    )
-    return dataclasses.replace(inner, decode=decode, info=info, decoded=False)
+    channels = inner.info.extra_channels + options.bits
+    source = inner.described(name=name, extra_channels=channels)
+    return dataclasses.replace(source, decode=decode, decoded=False)
 
 
 def kbits(name: str, options: KBits, split: str, access: Access) -> Source:
@@ -97,8 +94,8 @@ def kbits(name: str, options: KBits, split: str, access: Access) -> Source:
         bits = _bits(record["number"], options.bits)
         return {"image": tf.zeros(shape, tf.uint8), "extra": bits}
 
-    info = Info(name, split, stop - start, None, shape)
-    info = dataclasses.replace(info, extra_channels=options.bits)
+    facts = stop - start, None, shape
+    info = Info(name, split, *facts, extra_channels=options.bits)
     source = in_memory({"number": numbers[start:stop]}, decode, info)
     digests = split_spec.numbered(f"{options} {base}", np.arange(start, stop))
     return dataclasses.replace(source, digests=digests)

@@ -67,22 +67,13 @@ class Stream:
 
     @property
     def _replicas(self) -> int:
-        return max(self.context.num_replicas_in_sync, self.pipelines)
-
-    @property
-    def pipelines(self) -> int:
-        """Input pipelines (hosts) that share the global batch."""
-        return self.context.num_input_pipelines
-
-    @property
-    def pipeline(self) -> int:
-        """Number of this pipeline."""
-        return self.context.input_pipeline_id
+        context = self.context
+        return max(context.num_replicas_in_sync, context.num_input_pipelines)
 
     @property
     def local(self) -> int:
         """The pipeline's images of a batch."""
-        return self.order.batch_size // self.pipelines
+        return self.order.batch_size // self.context.num_input_pipelines
 
     @property
     def rows(self) -> int:
@@ -104,20 +95,22 @@ class Stream:
     @property
     def sharding(self) -> str:
         """What pipelines share: "file", or "example", the rows of a batch."""
-        if self.pipelines == 1 or self.source.arrays is not None:
+        pipelines = self.context.num_input_pipelines
+        if pipelines == 1 or self.source.arrays is not None:
             return "example"
         files = len(self.source.record_files().names)
-        is_many = files >= _FILES_PER_PIPELINE * self.pipelines
+        is_many = files >= _FILES_PER_PIPELINE * pipelines
         is_shared = self.order.shares_files and is_many
         return "file" if is_shared else "example"
 
     def select(self, draws: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the pipeline's draws of the draws of all batches."""
         batch_size, local = self.order.batch_size, self.local
+        pipeline = self.context.input_pipeline_id
         if local == batch_size:
             return draws
         own = draws.enumerate().filter(
-            lambda place, _: place % batch_size // local == self.pipeline
+            lambda place, _: place % batch_size // local == pipeline
         )
         return own.map(lambda _, draw: draw)
 
@@ -166,7 +159,8 @@ class Stream:
             tf.range(len(files.names)), seed, "philox"
         )
         if sharding == "file":
-            own = own[self.pipeline :: self.pipelines]
+            context = self.context
+            own = own[context.input_pipeline_id :: context.num_input_pipelines]
         records = files.numbered(own, _FILES_AT_A_TIME)
         # Dataset.shuffle mixes in the global seed, which must not matter:
         # inside a tf.data function this sets only that function's seed. (A seed

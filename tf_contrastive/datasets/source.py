@@ -294,6 +294,11 @@ class Source:
             columns["path"] = np.array(list(map(os.fsencode, self.paths)), "O")
         return columns
 
+    def described(self, **changes: Any) -> "Source":
+        """Returns the same examples with changes of `info`."""
+        info = dataclasses.replace(self.info, **changes)
+        return dataclasses.replace(self, info=info)
+
     def record_files(self) -> Files:
         """Returns `files` of a source that is not in memory."""
         if self.files is None:
@@ -307,22 +312,24 @@ class Source:
                 f"{self.info.name} {self.info.split} does not have one label"
                 " per image: use a dataset that does"
             )
+        return self.label_rows()
+
+    def label_rows(self) -> np.ndarray:
+        """Reads the labels of every example as they are, [n] or [n, C]."""
         if self.arrays is not None:
             return self.arrays["label"].numpy().astype(np.int64)
-        labels = np.empty([self.info.num_examples], np.int64)
         numbered = self.record_files().numbered(at_a_time=FILES_AT_A_TIME)
         rows = numbered.map(lambda index, record: (index, record["label"]))
-        for index, label in rows.batch(_ROWS).as_numpy_iterator():
-            labels[index] = label
-        return labels
+        batches = rows.batch(_ROWS).as_numpy_iterator()
+        index, labels = map(np.concatenate, zip(*batches, strict=True))
+        return labels[np.argsort(index)]
 
     def labelled(self) -> "Source":
         """Returns only the examples that have a label."""
         if not self.info.unlabelled:
             return self
         found = self.select(np.flatnonzero(self.labels() >= 0))
-        info = dataclasses.replace(found.info, unlabelled=False)
-        return dataclasses.replace(found, info=info)
+        return found.described(unlabelled=False)
 
     def relabelled(
         self, label: Callable[[Record], tf.Tensor], info: Info
@@ -357,9 +364,8 @@ class Source:
         else:
             files = self.record_files().select(indices)
             chosen = in_files(files, self.decode, info)
-        if self.digests is None:
-            return chosen
-        return dataclasses.replace(chosen, digests=self.digests[indices])
+        digests = None if self.digests is None else self.digests[indices]
+        return dataclasses.replace(chosen, digests=digests)
 
     def split_validation(
         self, fraction: float, seed: int
@@ -392,8 +398,7 @@ class Source:
         train = self.select(np.flatnonzero(~chosen))
         validation = self.select(np.flatnonzero(chosen))
         name = f"{self.info.split} (validation)"
-        info = dataclasses.replace(validation.info, split=name)
-        return train, dataclasses.replace(validation, info=info)
+        return train, validation.described(split=name)
 
     def cached(self) -> "Source":
         """Returns the same source, of one shape, with its pixels in memory."""

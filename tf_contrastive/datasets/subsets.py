@@ -1,14 +1,12 @@
 """Datasets made from others: some of their classes, some of their labels."""
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
 from tf_contrastive.config.dataset import OfClasses, Subset
 from tf_contrastive.datasets import split_spec
-from tf_contrastive.datasets.source import Access, Info, Source
+from tf_contrastive.datasets.source import Access, Source
 
 
 def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
@@ -39,13 +37,10 @@ def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 def subset(name: str, options: Subset, split: str, access: Access) -> Source:
     """A balanced fraction of train; other splits whole."""
     if split_spec.parse(split)[0] != "train":
-        inner = access.open(options.of, split)
-        info = dataclasses.replace(inner.info, name=name)
-        return dataclasses.replace(inner, info=info)
+        return access.open(options.of, split).described(name=name)
     inner = access.open(options.of, "train").labelled()
     rows = balanced_rows(inner.labels(), options.fraction, options.seed)
-    info = dataclasses.replace(inner.info, name=name)
-    return _sliced(inner, rows, split, info)
+    return _sliced(inner.described(name=name), rows, split)
 
 
 def of_classes(
@@ -64,10 +59,10 @@ def of_classes(
         )
     numbers = np.full([len(known)], -1, np.int64)
     numbers[[known.index(each) for each in names]] = np.arange(len(names))
-    info = dataclasses.replace(
-        inner.info, name=name, num_classes=len(names), label_names=names
+    inner = inner.described(
+        name=name, num_classes=len(names), label_names=names
     )
-    chosen = _sliced(inner, np.flatnonzero(numbers[labels] >= 0), split, info)
+    chosen = _sliced(inner, np.flatnonzero(numbers[labels] >= 0), split)
     with tf.device("CPU:0"):
         table = tf.convert_to_tensor(numbers)
     return chosen.relabelled(
@@ -75,9 +70,7 @@ def of_classes(
     )
 
 
-def _sliced(source: Source, rows: np.ndarray, split: str, info: Info) -> Source:
+def _sliced(source: Source, rows: np.ndarray, split: str) -> Source:
     """The examples at `rows` of a whole split, limited to the slice `split`."""
     start, stop = split_spec.bounds(split, len(rows))
-    chosen = source.select(rows[start:stop])
-    info = dataclasses.replace(info, split=split, num_examples=stop - start)
-    return dataclasses.replace(chosen, info=info)
+    return source.select(rows[start:stop]).described(split=split)

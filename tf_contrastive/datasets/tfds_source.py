@@ -9,11 +9,9 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files
@@ -26,7 +24,6 @@ from tf_contrastive.config.dataset import (
 )
 from tf_contrastive.datasets import float_images, tfrecord
 from tf_contrastive.datasets.source import (
-    FILES_AT_A_TIME,
     Access,
     Files,
     Info,
@@ -216,16 +213,16 @@ def open_tfds(
     )
     encoded = {image: tfds.decode.SkipDecoding()}
 
+    may_lack = reading.admits_unlabelled
+
     def parse(serialized: tf.Tensor) -> Record:
         example = partial.deserialize_example(serialized, decoders=encoded)
         record = {key: example[feature] for key, feature in names.items()}
         if several:
             rows = tf.one_hot(record["label"], kinds[label].num_classes)
             record["label"] = tf.cast(tf.reduce_any(rows > 0, axis=0), tf.int64)
-        return record
+        return _checked(record) if label and not may_lack else record
 
-    may_lack = reading.admits_unlabelled
-    read_record = _checked(parse) if label and not may_lack else parse
     height, width, _ = kinds[image].shape
     info = Info(
         name,
@@ -246,54 +243,16 @@ def open_tfds(
         ),
     )
     decode = float_images.record_decoder(reading)
-    files.use_first(name, lambda x: decode(read_record(x)))
-
-    def read(file: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.TFRecordDataset(file).map(read_record)
-
-    return in_files(dataclasses.replace(files, read=read), decode, info)
+    files.use_first(name, lambda x: decode(parse(x)))
+    read = files.read
+    files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
+    return in_files(files, decode, info)
 
 
-def _checked(parse: Callable[[tf.Tensor], Record]) -> Callable:
-    """Returns `parse` that fails for a record without a label, which has -1."""
-
-    def parse_and_check(serialized: tf.Tensor) -> Record:
-        record = parse(serialized)
-        advice = errors.arg("label_feature", NO_FEATURE)
-        text = f"it has no label: set {advice} to read none"
-        check = tf.debugging.Assert(tf.reduce_all(record["label"] >= 0), [text])
-        with tf.control_dependencies([check]):
-            return {k: tf.identity(v) for k, v in record.items()}
-
-    return parse_and_check
-
-
-def label_sets(
-    name: str, split: str, data_dir: str | None, feature: str
-) -> np.ndarray:
-    """Reads the classes of each example of a multi-label dataset, bool [n, C].
-
-    The rows have the order of `open_tfds`. `feature` is a sequence of class
-    labels, such as VOC's `labels`.
-    """
-    import tensorflow_datasets as tfds
-
-    builder = _builder(tfds, name, data_dir or None)
-    kinds = builder.info.features
-    if feature not in kinds:
-        raise errors.UserError(
-            f"dataset {builder.info.full_name} has no feature {feature!r}, only"
-            f" {', '.join(kinds)}"
-        )
-    partial = tfds.decode.PartialDecoding({feature: True})
-    parser = partial.extract_features(kinds)
-    count = _num_examples(builder, split)
-    rows = np.zeros([count, kinds[feature].num_classes], bool)
-    numbered = _files(builder, split).numbered(at_a_time=FILES_AT_A_TIME)
-    numbered = numbered.map(
-        lambda row, text: (row, parser.deserialize_example(text)[feature]),
-        tf.data.AUTOTUNE,
-    )
-    for row, classes in numbered.as_numpy_iterator():
-        rows[row, classes] = True
-    return rows
+def _checked(record: Record) -> Record:
+    """Returns a record, and fails for one without a label, which has -1."""
+    advice = errors.arg("label_feature", NO_FEATURE)
+    text = f"it has no label: set {advice} to read none"
+    check = tf.debugging.Assert(tf.reduce_all(record["label"] >= 0), [text])
+    with tf.control_dependencies([check]):
+        return {k: tf.identity(v) for k, v in record.items()}

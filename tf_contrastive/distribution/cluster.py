@@ -86,11 +86,9 @@ def require(environment: Mapping[str, str] = os.environ) -> Cluster:
     )
 
 
-def check_first(
-    command: str, environment: Mapping[str, str] = os.environ
-) -> None:
+def check_first(command: str) -> None:
     """Raises `UserError` in all but the first process of a cluster."""
-    cluster = from_environment(environment)
+    cluster = from_environment()
     if cluster is not None and cluster.rank:
         raise errors.UserError(
             f"{cluster.origin}: this is process {cluster.rank + 1} of"

@@ -16,6 +16,7 @@ from tf_contrastive import datasets, embedding, views
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embedding
+from tf_contrastive.datasets.paths import few
 from tf_contrastive.embedding import output_files
 
 
@@ -132,10 +133,9 @@ class Job:
         """Raises `UserError` for more unreadable images than allowed."""
         if len(bad) <= self.max_bad_images:
             return
-        first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
         raise errors.UserError(
             f"{self.source.info.name}: {len(bad)} images cannot be read"
-            f" ({first}), more than"
+            f" ({few(bad)}), more than"
             f" {errors.arg('max_bad_images', self.max_bad_images)}: repair or"
             f" remove them, or set a larger {errors.arg('max_bad_images')} to"
             " leave them out"

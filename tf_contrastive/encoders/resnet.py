@@ -196,8 +196,7 @@ class ResNet(declared.ResNet):
                 channels = self.channels << stage
                 convolutions = [(channels, 3, stride), (channels, 3, 1)]
                 if self.blocks.bottleneck:
-                    middle = channels, 3, stride
-                    convolutions = [(channels, 1, 1), middle]
+                    convolutions = [(channels, 1, 1), (channels, 3, stride)]
                     convolutions.append((4 * channels, 1, 1))
                 project = self.project_first and not stage and not i
                 x = layers.block(x, convolutions, name, project)

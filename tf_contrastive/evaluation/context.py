@@ -25,6 +25,7 @@ from tf_contrastive.config.views import (
     check_channels,
     resolve_views,
 )
+from tf_contrastive.datasets import split_spec
 from tf_contrastive.evaluation.subject import Batches, SharedBatches, Subject
 
 _NO_IMAGE = "nothing to embed: the split holds no readable image"
@@ -235,10 +236,15 @@ class EvaluationContext:
         folder = self.options.evaluation.data_dir or self._run.data.data_dir
         return folder or None
 
-    def prepared(self, name: str, split: str) -> datasets.Source | None:
+    def prepared(
+        self, name: str, split: str, label_feature: str | None = None
+    ) -> datasets.Source | None:
         """Opens a split of another TFDS dataset; None if it is not prepared."""
+        reading = datasets.Reading(label_feature=label_feature)
         try:
-            return datasets.source(name, split, data_dir=self.data_dir)
+            return datasets.source(
+                name, split, data_dir=self.data_dir, reading=reading
+            )
         # A dataset that TFDS does not know may be prepared under its name.
         except (errors.AbsentDataError, errors.UnknownDatasetError):
             return None
@@ -367,15 +373,14 @@ def holdout(
     """
     # RandomState's stream is stable across NumPy versions; Generator's is not.
     random = np.random.RandomState(seed % 2**32)
-    parts = []
-    for label in np.unique(labels):
-        rows = random.permutation(np.flatnonzero(labels == label))
-        count = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
-        parts.append(rows[:count])
-    held_out = np.sort(np.concatenate(parts))
-    if not held_out.size:
+    parts = [
+        random.permutation(np.flatnonzero(labels == label))
+        for label in np.unique(labels)
+    ]
+    chosen = split_spec.held_out(np.concatenate(parts), labels, fraction)
+    if not chosen.any():
         raise errors.UserError(
             f"{len(labels)} training examples leave none to select on: every"
             " class has only one; use more examples"
         )
-    return np.setdiff1d(np.arange(len(labels)), held_out), held_out
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)

@@ -50,10 +50,10 @@ def panels(
 
 
 def grid(
-    count: int, width: float, height: float, columns: int = 4
+    count: int, width: float, height: float
 ) -> "tuple[Figure, list[Axes]]":
-    """Returns a figure and `count` axes, in rows of at most `columns`."""
-    columns = min(count, columns)
+    """Returns a figure and `count` axes, in rows of at most four."""
+    columns = min(count, 4)
     figure, axes = panels(-(-count // columns), columns, width, height)
     for axis in axes.flat[count:]:
         axis.set_visible(False)

@@ -99,19 +99,17 @@ def train(
     recipe: Recipe,
     *,
     trained: bool,
-    label_sets: np.ndarray | None = None,
 ) -> FinetunedClassifier:
     """Trains a copy of the encoder, and a linear layer, on rows of train.
+
+    By softmax regression of the labels; for multi-label datasets by a logistic
+    regression of each class.
 
     Args:
       context: the encoder, which does not change, and its data.
       rows: int [m], increasing: the training examples.
       recipe: how to train.
       trained: whether the copy starts from the encoder's weights.
-      label_sets: bool [n, C], the classes that each training example shows, if
-        the training labels are row numbers
-        (as in `transfer`): one logistic regression per class. None: softmax
-        regression of the labels.
 
     Raises:
       UserError: if there are no weights to train, or too few labels.
@@ -126,11 +124,7 @@ def train(
             f"{len(rows)} labels are fewer than the {replicas} replicas that"
             " share a step: use a larger part of the labels"
         )
-    classes = np.arange(
-        context.data.test.info.num_classes or 0
-        if label_sets is None
-        else label_sets.shape[1]
-    )
+    classes = np.arange(context.data.test.info.num_classes or 0)
     shape = [context.subject.width, len(classes)]
     with strategy.scope():
         initial = tf.random.stateless_normal(
@@ -141,9 +135,7 @@ def train(
         optimizer = _optimizer(recipe, encoder)
         optimizer.build([*encoder.trainable_variables, kernel, bias])
     vit.set_drop_path(encoder, recipe.drop_path, lambda: optimizer.iterations)
-    step = _step_function(
-        strategy, encoder, kernel, bias, optimizer, label_sets
-    )
+    step = _step_function(strategy, encoder, kernel, bias, optimizer)
     batches = context.training_images(
         context.data.train,
         recipe.augmentation,
@@ -217,20 +209,19 @@ def _step_function(
     kernel: tf.Variable,
     bias: tf.Variable,
     optimizer: tf.keras.optimizers.Optimizer,
-    label_sets: np.ndarray | None,
 ) -> Callable[[Any, Any], tf.Tensor]:
     """Returns (images, labels) of each replica -> mean loss, one step."""
     variables = [*encoder.trainable_variables, kernel, bias]
     replicas = strategy.num_replicas_in_sync
 
     def losses_of(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        if label_sets is None:
+        if labels.shape.rank == 1:
             return tf.nn.sparse_softmax_cross_entropy_with_logits(
                 labels, logits
             )
         # Summed over classes: like a softmax's, the gradient of a logit is the
         # error of its probability, and learning rates are comparable.
-        targets = tf.gather(tf.constant(label_sets, tf.float32), labels)
+        targets = tf.cast(labels, tf.float32)
         losses = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits)
         return tf.reduce_sum(losses, axis=1)
 
@@ -262,7 +253,6 @@ def select_recipe(
     *,
     trained: bool,
     score: Score,
-    label_sets: np.ndarray | None = None,
 ) -> tuple[Recipe, list[float | None]]:
     """Selects the recipe with the best score on a held-out part of train.
 
@@ -279,13 +269,7 @@ def select_recipe(
     scores: list[float | None] = []
     for recipe in recipes:
         try:
-            model = train(
-                context,
-                fit_rows,
-                recipe,
-                trained=trained,
-                label_sets=label_sets,
-            )
+            model = train(context, fit_rows, recipe, trained=trained)
             value = score(model.scores(context, images), held_out)
         except errors.DivergedError:
             value = None

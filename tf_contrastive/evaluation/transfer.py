@@ -7,18 +7,15 @@ VOC2007, whose images show objects of several classes, is scored by the 11-point
 mean average precision of one classifier per class.
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_contrastive import classifiers, datasets
 from tf_contrastive.base import errors
 from tf_contrastive.config.transfer import SUITES, Target
-from tf_contrastive.datasets import tfds_source
-from tf_contrastive.datasets.source import in_memory
 from tf_contrastive.evaluation import (
     classification,
     finetune,
@@ -30,6 +27,9 @@ from tf_contrastive.evaluation.classification_metrics import (
 )
 from tf_contrastive.evaluation.context import Data, EvaluationContext, holdout
 from tf_contrastive.evaluation.report import Measurement, Part
+
+# VOC's feature of the classes that an image shows.
+_PRESENT = "labels"
 
 # ---- The protocol ------------------------------------------------------------
 
@@ -72,32 +72,25 @@ def measure(
             skipped[name] = target
             continue
         data, held_out = opened
+        if held_out is None:
+            labels = data.labels("train")
+            _, held_out = holdout(labels, validation_fraction, seed)
         # Of the same encoder and data, each with its own preprocessing.
         frozen = context.on(data, chosen.linear_preprocessing)
         tuned = context.on(data, chosen.tuned_preprocessing)
-        if held_out is None:
-            _, held_out = holdout(
-                data.labels("train"), validation_fraction, seed
-            )
         for method in methods:
             trained = method != "scratch"
             if method == "linear":
-                part = functools.partial(
-                    _linear, frozen, target, held_out, seed
-                )
+                task = _Task(frozen, target, held_out, seed)
+                part = functools.partial(_linear, task)
             elif not subject.has_new_encoder(trained):
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
             else:
+                task = _Task(tuned, target, held_out, seed)
+                rates = grid if trained else scratch_grid
                 part = functools.partial(
-                    _finetune,
-                    tuned,
-                    target,
-                    held_out,
-                    grid if trained else scratch_grid,
-                    batch_size,
-                    seed,
-                    trained=trained,
+                    _finetune, task, rates, batch_size, trained=trained
                 )
             yield f"{name} {method}", part
     if skipped:
@@ -113,17 +106,20 @@ def _opened(
     """Opens the first examples of each split (0: all); None: not prepared.
 
     Returns:
-      (the splits, of which train includes validation and has row numbers as
-      labels if images have several classes; rows of train that are validation,
-      None: a part of it).
+      (the splits, of which train includes validation; rows of train that are
+      validation, None: a part of it).
     """
+    prepared = functools.partial(
+        context.prepared,
+        target.dataset,
+        label_feature=_PRESENT if target.multi_label else None,
+    )
 
     def first(split: str) -> datasets.Source | None:
-        source = context.prepared(target.dataset, split)
+        source = prepared(split)
         if source is None or not 0 < examples < source.info.num_examples:
             return source
-        part = f"{split}[:{examples}]"
-        return context.prepared(target.dataset, part)
+        return prepared(f"{split}[:{examples}]")
 
     train, test, rows = first("train"), first(target.test), None
     if train is None or test is None:
@@ -134,28 +130,12 @@ def _opened(
             return None
         count = train.info.num_examples
         splits = f"{train.info.split}+{validation.info.split}"
-        train = context.prepared(target.dataset, splits)
+        train = prepared(splits)
         assert train is not None
         rows = np.arange(count, train.info.num_examples)
-    if target.multi_label:
-        train = with_row_labels(train)
+    # In memory, which determines the order of training.
+    train = train.loaded() if target.multi_label else train
     return Data(train, test), rows
-
-
-def with_row_labels(source: datasets.Source) -> datasets.Source:
-    """Returns the same examples, each with its row number as its label.
-
-    A shuffled example can then be matched with `tfds_source.label_sets`. Their
-    encoded images are held in memory.
-    """
-    loaded = source.loaded()
-    count = source.info.num_examples
-    info = dataclasses.replace(source.info, num_classes=count, label_names=())
-    return in_memory(
-        {**(loaded.arrays or {}), "label": np.arange(count)},
-        source.decode,
-        info,
-    )
 
 
 def _absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
@@ -165,36 +145,42 @@ def _absent(context: EvaluationContext, missing: Mapping[str, Target]) -> str:
     return f"not prepared in {folder} ({errors.arg('data_dir')}): {names}"
 
 
-def _linear(
-    other: EvaluationContext, target: Target, held_out: np.ndarray, seed: int
-) -> Measurement:
+class _Task(NamedTuple):
+    """A dataset to measure."""
+
+    context: EvaluationContext  # On its splits.
+    target: Target
+    held_out: np.ndarray  # Rows of train, to select on.
+    seed: int
+
+
+def _linear(task: _Task) -> Measurement:
     """Measures logistic regression on the frozen encoder."""
+    other = task.context
     path = logistic.path_of(*other.options.logistic.hyperparameters().values())
-    if target.multi_label:
-        return _multi_label_linear(other, target, held_out, path)
+    if task.target.multi_label:
+        return _multi_label_linear(task, path)
     result = logistic.logistic_regression(
         *other.labelled_embeddings,
         path=path,
-        validation=held_out,
-        metric=target.metric,
-        seed=seed,
+        validation=task.held_out,
+        metric=task.target.metric,
+        seed=task.seed,
         log=other.log,
     )
     scores = classifiers.Scores(result["scores"], result["classes"])
-    return _measured(other, target, scores, {"penalty": result["penalty"]})
+    return _measured(task, scores, {"penalty": result["penalty"]})
 
 
 def _measured(
-    other: EvaluationContext,
-    target: Target,
-    scores: classifiers.Scores,
-    metrics: Mapping[str, Any],
+    task: _Task, scores: classifiers.Scores, metrics: Mapping[str, Any]
 ) -> Measurement:
     """Returns the measurement of scores of test, by the dataset's metric."""
+    target, data = task.target, task.context.data
     part: Measurement
     own: dict[str, Any]
     if target.multi_label:
-        present, counted = _label_sets(other, target, other.data.test)
+        present, counted = _label_sets(task, data.test)
         predictions = scores.scores.argmax(axis=1)
         labels = present.argmax(axis=1)
         correct = present[np.arange(len(predictions)), predictions]
@@ -205,7 +191,7 @@ def _measured(
         )
         own = {"score": mean, "precisions": precisions}
     else:
-        labels = other.data.labels("test")
+        labels = data.labels("test")
         part = classification.accuracies(scores, labels)
         metric = classification.METRICS[target.metric]
         by_class = labels if metric is classification.mean_per_class else None
@@ -222,16 +208,10 @@ def _measured(
 
 
 def _finetune(
-    other: EvaluationContext,
-    target: Target,
-    held_out: np.ndarray,
-    grid: dict[str, Any],
-    batch_size: int,
-    seed: int,
-    *,
-    trained: bool,
+    task: _Task, grid: dict[str, Any], batch_size: int, *, trained: bool
 ) -> Measurement:
     """Measures the fine-tuned network, by the best recipe on validation."""
+    other, target = task.context, task.target
     rows = np.arange(other.data.train.info.num_examples)
     batch_size = min(batch_size, len(rows))
     steps_per_epoch = max(len(rows) / batch_size, 1)
@@ -242,16 +222,14 @@ def _finetune(
             weight_decay=decay / rate,
             batch_size=batch_size,
             batch_norm_momentum=max(1 - 10 / steps_per_epoch, 0.9),
-            seed=seed,
+            seed=task.seed,
             tuned_by=f"transfer_{'' if trained else 'scratch_'}learning_rates",
         )
         for rate in grid["learning_rates"]
         for decay in grid["weight_decays"]
     ]
-    label_sets = None
     if target.multi_label:
-        present, counted = _label_sets(other, target, other.data.train)
-        label_sets = present
+        present, counted = _label_sets(task, other.data.train)
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
         if target.multi_label:
@@ -262,16 +240,9 @@ def _finetune(
         return metric(scores.top(1)[:, 0], labels)
 
     recipe, validation = finetune.select_recipe(
-        other,
-        held_out,
-        recipes,
-        trained=trained,
-        score=score,
-        label_sets=label_sets,
+        other, task.held_out, recipes, trained=trained, score=score
     )
-    model = finetune.train(
-        other, rows, recipe, trained=trained, label_sets=label_sets
-    )
+    model = finetune.train(other, rows, recipe, trained=trained)
     scores = model.scores(other, other.images(other.data.test))
     metrics = {
         "learning_rate": recipe.learning_rate,
@@ -279,37 +250,32 @@ def _finetune(
         "validation": validation,
         "losses": model.losses,
     }
-    return _measured(other, target, scores, metrics)
+    return _measured(task, scores, metrics)
 
 
 # ---- Several classes per image -----------------------------------------------
 
 
 def _label_sets(
-    other: EvaluationContext, target: Target, source: datasets.Source
+    task: _Task, source: datasets.Source
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (classes present, classes that count), bool [n, C].
 
     As in VOC's evaluation, a difficult object is neither right nor wrong.
     """
-    present, not_difficult = (
-        tfds_source.label_sets(
-            target.dataset, source.info.split, other.data_dir, feature
-        )
-        for feature in ("labels", "labels_no_difficult")
+    plain = task.context.prepared(
+        task.target.dataset, source.info.split, "labels_no_difficult"
     )
-    return present, not_difficult | ~present
+    assert plain is not None
+    present = source.label_rows() > 0
+    return present, (plain.label_rows() > 0) | ~present
 
 
-def _multi_label_linear(
-    other: EvaluationContext,
-    target: Target,
-    held_out: np.ndarray,
-    path: np.ndarray,
-) -> Measurement:
+def _multi_label_linear(task: _Task, path: np.ndarray) -> Measurement:
     """Measures one classifier per class, at the penalty of the best mean AP."""
+    other, held_out = task.context, task.held_out
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
-    present, counted = _label_sets(other, target, other.data.train)
+    present, counted = _label_sets(task, other.data.train)
     fit_rows = np.setdiff1d(np.arange(len(train)), held_out)
     means = [
         mean_average_precision(at, present[held_out], counted[held_out])[0]
@@ -322,7 +288,7 @@ def _multi_label_linear(
     final = _scores_along_path(train, present, path[: best + 1], test)[-1]
     metrics = {"penalty": float(path[best]), "validation": means}
     scores = classifiers.Scores(final, np.arange(final.shape[1]))
-    return _measured(other, target, scores, metrics)
+    return _measured(task, scores, metrics)
 
 
 def _scores_along_path(

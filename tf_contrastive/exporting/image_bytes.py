@@ -68,27 +68,12 @@ def decode(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
         fits = (shape[2] < 4) & (scans <= decoding.MAX_SCANS)
         return tf.where(fits, shape[0] * shape[1], -1)
 
-    def of_png() -> tf.Tensor:
-        width, height = _number(data, 16), _number(data, 20)
-        length = tf.cast(tf.strings.length(data), tf.int64)
-        # At most four channels of 16 bits, and a byte for each row.
-        fits = length <= decoding.MAX_MORE + (8 * width + 1) * height
-        return tf.where(fits, width * height, -1)
-
     is_jpeg, is_png = starts(data, JPEG_START), starts(data, PNG_START)
     pixels = tf.case(
-        [(is_jpeg, of_jpeg), (is_png, of_png)],
+        [(is_jpeg, of_jpeg), (is_png, lambda: _pixels_of_png(data))],
         default=lambda: tf.constant(-1, tf.int64),
     )
-    fits = tf.debugging.Assert(
-        (pixels > 0) & (pixels <= max_pixels),
-        ["not a usual JPEG or PNG, or too much; pixels:", pixels],
-    )
-    # Each operation takes the one before as its input: stateless ones do not
-    # wait for an assertion, and what runs while another fails is cancelled,
-    # which TensorFlow might report instead, and no dataset ignores.
-    with tf.control_dependencies([fits]):
-        data = tf.identity(data)
+    data = _checked(data, pixels, max_pixels)
     angle = orientation(data)
     with tf.control_dependencies([angle]):
         image = tf.cond(
@@ -112,23 +97,13 @@ def decode_whole(
     Raises:
       InvalidArgumentError: for other formats or channels, or more pixels.
     """
-    width, height = _number(data, 16), _number(data, 20)
     has_16_bits = tf.strings.substr(data, 24, 1) == b"\x10"
     # Its colours: grey, RGB, grey with alpha, RGBA.
     color = tf.strings.substr(data, 25, 1)
     count = {1: b"\0", 2: b"\4", 3: b"\2", 4: b"\6"}[reading.channels]
-    pixels = width * height
-    length = tf.cast(tf.strings.length(data), tf.int64)
-    fits = tf.debugging.Assert(
-        starts(data, PNG_START)
-        & (color == count)
-        & (pixels > 0)
-        & (pixels <= max_pixels)
-        & (length <= decoding.MAX_MORE + (8 * width + 1) * height),
-        ["not a usual PNG of these channels, or too much; pixels:", pixels],
-    )
-    with tf.control_dependencies([fits]):
-        data = tf.identity(data)
+    fits = starts(data, PNG_START) & (color == count)
+    pixels = tf.where(fits, _pixels_of_png(data), -1)
+    data = _checked(data, pixels, max_pixels)
     values = tf.io.decode_png(data, reading.channels, tf.uint16)
     # 8 bits are decoded to multiples of 257.
     divisor = tf.where(has_16_bits | (not reading.value_range), 1.0, 257.0)
@@ -136,6 +111,29 @@ def decode_whole(
     image = tf.cast(values, tf.float64) / tf.cast(divisor, tf.float64)
     image = tf.clip_by_value((image - low) / (high - low), 0.0, 1.0)
     return tf.cast(image, tf.float32)
+
+
+def _pixels_of_png(data: tf.Tensor) -> tf.Tensor:
+    """Returns the pixels of a PNG, int64 []; -1 if it has far more bytes."""
+    width, height = _number(data, 16), _number(data, 20)
+    length = tf.cast(tf.strings.length(data), tf.int64)
+    fits = length <= decoding.most_png_bytes(width, height)
+    return tf.where(fits, width * height, -1)
+
+
+def _checked(data: tf.Tensor, pixels: tf.Tensor, max_pixels: int) -> tf.Tensor:
+    """Returns the same bytes; fails unless their image has 1 to `max_pixels`.
+
+    What decodes takes the result: stateless operations do not wait for an
+    assertion, and what runs while another fails is cancelled, which TensorFlow
+    might report instead, and no dataset ignores.
+    """
+    fits = tf.debugging.Assert(
+        (pixels > 0) & (pixels <= max_pixels),
+        ["not a usual image file, or too much; pixels:", pixels],
+    )
+    with tf.control_dependencies([fits]):
+        return tf.identity(data)
 
 
 @on_host

@@ -75,7 +75,6 @@ class ServingModule(tf.Module):
         for images in (spec, bytes_spec):
             for training in (False, True):
                 self.__call__.get_concrete_function(images, training=training)
-        self._has_projection = projection is not None
         if projection is not None:
             self.projection_variables = list(projection.variables)
             features_spec = tf.TensorSpec([None, encoder.output_shape[1]])
@@ -146,7 +145,7 @@ class ServingModule(tf.Module):
                 self._embed_bytes,
                 input_signature=[tf.TensorSpec([None], tf.string, "bytes")],
             )
-        if self._has_projection:
+        if hasattr(self, "projection"):
             signatures["project"] = of_images(
                 lambda features: {"projection": self.projection(features)}
             )
