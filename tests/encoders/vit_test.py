@@ -14,6 +14,7 @@ from tf_contrastive.encoders import vit
 from tf_contrastive.encoders.published import reading
 from tf_contrastive.exporting import pytorch
 from tf_contrastive.model import ContrastiveModel, networks
+from tf_contrastive.model.contrastive_step import Batch
 
 pytestmark = pytest.mark.early
 
@@ -257,6 +258,10 @@ def _model(**options):
     return model
 
 
+def _batch(views):
+    return Batch(tf.constant(views), labels=None, targets=None)
+
+
 @pytest.mark.slow
 def test_both_passes_of_the_gradient_cache_leave_out_the_same():
     """By one pass over the parts, with the same blocks left out."""
@@ -264,13 +269,13 @@ def test_both_passes_of_the_gradient_cache_leave_out_the_same():
     views = noise(16, 8).reshape(8, 2, 8, 8, 3)
     with tf.GradientTape() as tape:
         parts = [
-            reference.encode(tf.constant(part), training=True)[1]
+            reference.encode(_batch(part), training=True)[1]
             for part in (views[:4], views[4:])
         ]
         projections = tf.concat(parts, 0)
         loss = reference.contrastive_loss(projections, None)
     expected = tape.gradient(loss, reference.pretrained_variables)
-    evaluated = reference.encode(tf.constant(views), training=False)[1]
+    evaluated = reference.encode(_batch(views), training=False)[1]
     assert np.abs(evaluated - projections).max() > 0.1
     model.train_step(tf.constant(views))  # The variables become gradients.
     for ours, theirs in zip(model.pretrained_variables, expected, strict=True):
