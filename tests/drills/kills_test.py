@@ -9,7 +9,9 @@ import json
 import math
 import os
 import random
+import signal
 import time
+from pathlib import Path
 
 import processes
 import saved_run
@@ -47,11 +49,30 @@ def _kill(run, kill, progress, unfinished, latest, ahead=math.inf):
         processes.wait_for(lambda: progress() > before, run)
     if moment == "further":
         time.sleep(generator.uniform(0.0, 0.1))
-    while moment == "write" and not unfinished() - left:
-        assert run.running(), run.output  # A write lasts milliseconds.
+    # A write lasts milliseconds: one that ended before the process stood still
+    # was missed, and the next one is waited for.
+    while moment == "write" and not _stopped(run, lambda: unfinished() - left):
+        assert run.running(), run.output
     run.kill()
     run.ended()
     return bool(unfinished() - left)
+
+
+def _stopped(run, is_writing):
+    """Stops a process that is writing; returns whether it still is."""
+    if not is_writing():
+        return False
+    run.kill(signal.SIGSTOP)
+    processes.wait_for(lambda: _state(run.pid) in "TZ")
+    if is_writing():
+        return True
+    run.kill(signal.SIGCONT)
+    return False
+
+
+def _state(pid):
+    """The letter of a process's state, such as T for stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _written(folder, pattern):
