@@ -131,7 +131,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
     assert evaluate.run(options) == 0
     assert re.search(r"trained +knn k=5 +1 +1\.0000", capsys.readouterr().out)
     sources["test"] = datasets.from_arrays(images[48:], labels, split="test")
-    with pytest.raises(errors.UserError, match="takes 3 channels"):
+    with pytest.raises(errors.UserError, match="takes 6 channels"):
         evaluate.run(options)
 
 
