@@ -1,4 +1,4 @@
-"""Small views are anchors among the large views, for every loss of anchors."""
+"""Losses of small views: anchors that are compared with large views only."""
 
 import loss_oracles as oracles
 import numpy as np

@@ -319,11 +319,16 @@ def test_a_recipe_has_a_step_for_tpus(name):
 @pytest.mark.slow
 @_needs_compiler
 def test_a_step_compiles_for_a_tpu():
-    options = _options(compile_python=str(_ENVIRONMENT))
+    # Of smaller tensors, padding is most of the bytes, and is counted in two
+    # ways.
+    options = _options(
+        **{"image_size": 32, "width": 1.0, "batch_size": 512},
+        compile_python=str(_ENVIRONMENT),
+    )
     target = compilation.topology(options.compilation.compile_for)
     compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
     run, _ = compilation.prepare(options, target.cores)
-    program = lowering.Step(run).lower(8)
+    program = lowering.Step(run).lower(64)
     whole, plan = (
         compiler_.compile(program, "step", mode)
         for mode in (compiler.WHOLE, compiler.PLAN)
@@ -336,9 +341,7 @@ def test_a_step_compiles_for_a_tpu():
     for name in plan.keys() - {"memory", "bytes"}:
         assert plan[name] == whole[name], name
     assert plan["memory"] == pytest.approx(whole["memory"], abs=2**20)
-    # Both count the padding of small tensors, of which this network is made,
-    # in ways of their own: by 2 % of a ResNet-18 at 32 pixels.
-    assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.4)
+    assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.05)
 
 
 @pytest.mark.slow
