@@ -7,7 +7,7 @@ import numpy as np
 from tf_contrastive import datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import advice, memory, positives
+from tf_contrastive.doctor import advice, memory
 
 
 def facts(options=None, **changes):
@@ -26,18 +26,16 @@ def facts(options=None, **changes):
     }
     run = fields.replace(Pretrain(), **options)
     about = info(50_000, run.data.dataset)
-    counts = np.full([10], 5_000)
     found = advice.Facts(
         run=run,
         info=about,
         replicas=1,
         steps_per_epoch=50_000 // run.schedule.batch_size,
         peak_learning_rate=0.3,
-        expected=positives.expect(run, counts, about.num_examples),
         memory=memory.Memory(1, 1, 1, 1, 1, 1, 2**30),
         process_memory=None,
         available_memory=2**34,
-        class_sizes=counts,
+        class_sizes=np.full([10], 5_000),
         input_speed=2000.0,
         step_speed=1000.0,
     )

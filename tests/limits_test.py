@@ -40,12 +40,6 @@ _UNIFORM = {"loss": "align_uniform", "projection_output": 16}
 _PEAK = "peak_learning_rate"
 
 
-def _expected(name, *values):
-    expected = doctor_facts.facts().expected
-    changed = (dataclasses.replace(expected, **{name: x}) for x in values)
-    return ["expected", *changed]
-
-
 # (check, options, the fact that decides, just inside, just outside).
 _ADVICE = [
     ("stem", {"stem": "imagenet"}, "image_size", 65, 64),
@@ -55,8 +49,7 @@ _ADVICE = [
         *("imbalance", {"loss": "supcon"}, "class_sizes"),
         *(np.array([10] + 9 * [most]) for most in (100, 101)),
     ),
-    ("positives", {}, *_expected("without_positives", 0.049, 0.051)),
-    ("negatives", {}, *_expected("negatives", 62, 61.9)),
+    ("negatives", {}, "batch_size", 32, 31),
     ("temperature", {}, "temperature", 0.03, 0.029),
     ("temperature", {}, "temperature", 1.0, 1.01),
     # Of equation 5, and of table 1 with projections of 64 and 16.

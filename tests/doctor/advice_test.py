@@ -7,7 +7,7 @@ import doctor_facts
 import pytest
 
 from tf_contrastive.base import errors
-from tf_contrastive.doctor import advice, positives
+from tf_contrastive.doctor import advice
 
 _VIT = {"encoder": "vit_ti4", "stem": "auto", "optimizer": "adamw"}
 
@@ -37,14 +37,7 @@ _BAD = [
     ),
     _bad("encoder", "image_size=64", _SLOW, image_size=224, stem="imagenet"),
     _bad("encoder", "resnet10", {"process_memory": 1, "step_speed": None}),
-    _bad("positives", "views=2", loss="supcon", views=1, batch_size=8),
     _bad("negatives", "loss=moco", batch_size=16),
-    _bad(
-        "negatives",
-        "`loss`",
-        {"expected": positives.Expected(511, 0, 255, 0, 50_000)},
-        loss="supcon",
-    ),
     _bad("queue_size", "queue_size=25000", loss="moco", queue_size=65_536),
     _bad("loss_normalize", "loss_normalize=True", loss_normalize=False),
     _bad(

@@ -11,7 +11,6 @@ from tf_contrastive.config import dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.memory import Memory
-from tf_contrastive.doctor.positives import Expected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +23,6 @@ class Facts:
     steps_per_epoch: int
     # After scaling.
     peak_learning_rate: float
-    # None for a loss without pairs.
-    expected: Expected | None
     memory: Memory
     # Bytes of a run on CPUs; None with an accelerator.
     process_memory: int | None
@@ -149,14 +146,14 @@ def _resources(facts: Facts, found: dict[str, str]) -> None:
         )
 
 
-_MAX_WITHOUT_POSITIVES = 0.05
 _MAX_IMBALANCE = 10
+# Of two views of 32 images.
 _MIN_NEGATIVES = 62
 
 
 def _pairs(facts: Facts, found: dict[str, str]) -> None:
-    """Checks of classes, positives and negatives."""
-    expected, loss = facts.expected, facts.run.loss
+    """Checks of classes and negatives."""
+    loss, views = facts.run.loss, facts.run.views.views
     sizes, data = facts.class_sizes, facts.run.data
     if sizes is not None and loss.needs_labels:
         least, most = sizes[sizes > 0].min(), sizes.max()
@@ -167,28 +164,11 @@ def _pairs(facts: Facts, found: dict[str, str]) -> None:
                 " ever has the small ones: use"
                 f" {arg('sampler', 'class_balanced')}"
             )
-    if expected is None:
-        return
-    if expected.without_positives > _MAX_WITHOUT_POSITIVES:
-        found["positives"] = (
-            f"{expected.without_positives:.0%} of the anchors have no positive"
-            f" in the batch and teach nothing: use {arg('views', '2')}, a"
-            f" larger {arg('batch_size')} or {arg('sampler', 'class_balanced')}"
-        )
-    elif expected.labels and expected.other_images < 1:
-        found["positives"] = (
-            f"an anchor meets {expected.other_images:.2f} other images of its"
-            " class in a batch, so labels hardly matter: use a larger"
-            f" {arg('batch_size')} or {arg('sampler', 'class_balanced')}"
-        )
-    if expected.negatives < 1:
+    negatives = views * (facts.run.schedule.batch_size - 1)
+    of_batch = not (loss.needs_labels or loss.takes_keys or loss.takes_logits)
+    if of_batch and negatives < _MIN_NEGATIVES:
         found["negatives"] = (
-            "anchors have no negatives, so all embeddings may become equal: use"
-            f" data of more than one class, or another {arg('loss')}"
-        )
-    elif not expected.labels and expected.negatives < _MIN_NEGATIVES:
-        found["negatives"] = (
-            f"an anchor has {expected.negatives:.0f} negatives: use a larger"
+            f"an anchor has {negatives} negatives: use a larger"
             f" {arg('batch_size')} (256 or more), or {arg('loss', 'moco')}"
         )
     images, queue_size = facts.info.num_examples, facts.run.batch.queue_size

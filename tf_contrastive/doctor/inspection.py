@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, schedules, train
@@ -12,14 +11,7 @@ from tf_contrastive import model as models
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import description
-from tf_contrastive.doctor import (
-    advice,
-    memory,
-    positives,
-    smoke,
-    speed,
-    test_split,
-)
+from tf_contrastive.doctor import advice, memory, smoke, speed, test_split
 from tf_contrastive.model import networks
 
 # Seconds for reading labels, for the input, and for the step.
@@ -62,12 +54,6 @@ def inspect(run: Pretrain) -> Report:
         if problem.ends:
             raise errors.UserError(problem.text)
         warnings[problem.option] = problem.text
-    counts = None
-    if classes and run.loss.needs_labels:
-        counts = classes.sizes[classes.sizes > 0]
-        if info.unlabelled:  # Each is a class of its own.
-            alone = classes.examples - counts.sum()
-            counts = np.append(counts, np.ones(alone, counts.dtype))
     input_speed = speed.measure_input(prepared, _INPUT)
     step = None
     # Memory that does not suffice is a warning, not an error.
@@ -93,10 +79,6 @@ def inspect(run: Pretrain) -> Report:
             batch_size,
             run.schedule.learning_rate_scaling,
         ),
-        # Of several labels per image, positives are not counted.
-        expected=None
-        if info.multi_label and run.loss.needs_labels
-        else positives.expect(run, counts, info.num_examples),
         memory=predicted,
         process_memory=process_memory,
         available_memory=memory.available(),
@@ -121,13 +103,6 @@ def _sections(
     """Returns heading -> name -> value."""
     run = facts.run
     views, schedule = run.views, run.schedule
-    pairs: description.Rows = {}
-    if (expected := facts.expected) is not None:
-        pairs = {
-            "positives_per_anchor": round(expected.positives, 2),
-            "negatives_per_anchor": round(expected.negatives, 1),
-            "anchors_without_positives": round(expected.without_positives, 4),
-        }
     anchors, candidates = memory.similarity_block(run, facts.replicas)
     sizes = dataclasses.asdict(facts.memory) | {"total": facts.memory.total}
     of_run = {
@@ -166,7 +141,6 @@ def _sections(
             "temperature": facts.temperature,
             "batch_size": schedule.batch_size,
             "replica_batch_size": schedule.batch_size // facts.replicas,
-            **pairs,
         },
         "memory_per_replica": {
             **_mib(sizes),
