@@ -103,6 +103,7 @@ def test_signatures_agree_with_the_encoder(run, expected, tmp_path):
     assert large["embedding"].shape == (1, wanted[0].size)
 
 
+@pytest.mark.slow
 def test_commands_take_the_run(images, run, tmp_path, capfd):
     protocols = f"--workdir={run}", "--protocols=knn,kmeans", "--scale=cpu"
     assert small.command("evaluate", *protocols) == 0

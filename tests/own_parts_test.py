@@ -95,6 +95,8 @@ def test_the_run_records_its_parts(folder):
     assert run.encoder.arguments()["width"] == 6
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 def test_the_same_command_resumes(folder, capsys):
     words = (*_REPLICAS, "--epochs=2")
     assert small.command("pretrain", "--workdir=run", *words, *_FLAGS) == 0

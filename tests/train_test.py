@@ -198,6 +198,8 @@ _MIXED = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 def test_a_run_of_small_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     small_views = {

@@ -33,6 +33,7 @@ def _go_on(folder):
     _delete(folder, step)
 
 
+@pytest.mark.slow
 def test_one_that_is_deleted_before_it_is_read_is_an_error(folder):
     run = checkpoints.load_run(str(folder))
     _go_on(folder)
@@ -42,6 +43,7 @@ def test_one_that_is_deleted_before_it_is_read_is_an_error(folder):
         checkpoints.load_run(str(folder), 1)
 
 
+@pytest.mark.slow
 def test_one_deleted_while_its_damage_is_looked_for_is_not_damaged(
     folder, monkeypatch, capsys
 ):

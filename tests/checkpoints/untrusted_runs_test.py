@@ -51,6 +51,7 @@ def planted(request, original, tmp_path):
     return run, canary
 
 
+@pytest.mark.slow
 def test_a_program_in_a_run_is_not_executed(planted, original):
     run, canary = planted
     expected = exporting.load(str(original))(_IMAGES).numpy()

@@ -72,6 +72,7 @@ def _names(group):
     return [image["name"].rpartition("/")[2] for image in group["images"]]
 
 
+@pytest.mark.slow
 def test_copies_are_found_across_splits_and_classes(explored):
     _, found = explored
     assert found["images"] == len(image_helpers.tiles()) + 2

@@ -154,6 +154,8 @@ def _onnx(file, images):
     return session.run(["embedding"], {"images": images})[0]
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 @pytest.mark.parametrize(
     ("file", "run"), [("encoder.tflite", _tflite), ("encoder.onnx", _onnx)]
 )
@@ -165,6 +167,8 @@ def test_other_runtimes_equal_the_saved_model(exported, held_out, file, run):
         assert difference <= 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 def test_eight_bits_keep_the_direction(exported, held_out):
     images, expected = held_out
     embeddings = _tflite(f"{exported[0]}/encoder_dynamic_int8.tflite", images)
@@ -173,6 +177,8 @@ def test_eight_bits_keep_the_direction(exported, held_out):
     assert cosine >= 0.999
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 def test_the_differences_are_reported(exported):
     path, out = exported
     formats = exporting.details(path)["formats"]

@@ -22,6 +22,8 @@ def _short_measurements(monkeypatch):
     monkeypatch.setattr(inspection, "_STEPS", 3.0)
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 @small.encoder()
 def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
     flags = {"epochs": 1, "workdir": str(tmp_path), "temperature": 0.01}

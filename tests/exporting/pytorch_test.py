@@ -11,6 +11,7 @@ from tf_contrastive.encoders.published import reading
 from tf_contrastive.exporting import pytorch
 
 
+@pytest.mark.slow
 def test_an_export_is_read_again(tmp_path):
     options = {"stem": "imagenet", "mean": (0.1, 0.2, 0.3), "std": (0.5,) * 3}
     encoder = encoders.build("resnet18", image_shape=(36, 36, 3), **options)

@@ -65,6 +65,7 @@ def serve(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
     done, called = serve(
         "--rest_port=9000", "--batching", "--memory=2g", "--cpus=1.5", base

@@ -32,6 +32,8 @@ def _distance(weights, expected):
     return max(np.max(np.abs(a - b)) for a, b in pairs)
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 def test_what_is_read_of_a_run_is_the_average(tmp_path):
     options = {"checkpoint_every_steps": 1, "keep_checkpoints": 9}
     options |= {"ema": _DECAY, "split": "train[:192]", "workdir": str(tmp_path)}

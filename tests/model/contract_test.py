@@ -170,9 +170,14 @@ def _check_equal(result, reference, tolerance, of_means=1e-4):
         assert np.linalg.norm(w - true) < tolerance * scale, i
 
 
-# With chunks, several features at once are compared in quick tests.
-_QUICK = {name for name in FEATURES if "chunks" in name}
-_QUICK |= {"LARS", "device augmentation", "online kNN", "skipped steps"}
+# Each has several features at once.
+_QUICK = {
+    "LARS",
+    "momentum in chunks",
+    "skipped steps",
+    "small views in chunks",
+    "unlabelled, joint, in chunks",
+}
 
 
 @pytest.mark.parametrize(

@@ -85,13 +85,16 @@ def _by_hand(images, weight):
 
 # With a weight, cross entropy is a part of the encoder's loss.
 @pytest.mark.parametrize("weight", [0.0, _WEIGHT])
-@pytest.mark.parametrize("labels", [_LABELS, _ALL], ids=["some", "all"])
 @pytest.mark.parametrize(
-    ("replicas", "chunks"),
-    [(1, 1), (2, 2), pytest.param(4, 1, marks=pytest.mark.slow)],
+    ("labels", "replicas", "chunks"),
+    [
+        (_ALL, 1, 1),
+        (_LABELS, 2, 2),
+        pytest.param(_LABELS, 4, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_the_probe_learns_from_labelled_images(
-    replicas, chunks, labels, weight
+    labels, replicas, chunks, weight
 ):
     found = _step(labels, replicas, chunks=chunks, weight=weight)
     for name, value in _by_hand(labels, weight).items():

@@ -11,7 +11,7 @@ from tf_contrastive import datasets, flags
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain, resolve
-from tf_contrastive.config.views import POLICIES, resolve_views
+from tf_contrastive.config.views import resolve_views
 from tf_contrastive.views import RunViews
 
 _SEEDS = tf.stack([tf.zeros([64], tf.int32), tf.range(64)], axis=1)
@@ -57,11 +57,10 @@ def test_crops_have_areas_of_their_own(changes, large, small_area):
         assert len(np.unique(pixels.reshape(64 * count, -1), axis=0)) > 100
 
 
-_CROPS = [name for name in POLICIES if name != "none"]
-
-
-@pytest.mark.parametrize("augmentation", [*_CROPS, "simclr+rotate"])
-def test_every_policy_makes_them_on_host_and_device(augmentation):
+@pytest.mark.parametrize(
+    "augmentation", ["simaugment", "randaugment", "simclr+rotate"]
+)
+def test_a_policy_makes_them_on_host_and_device(augmentation):
     images = np.random.default_rng(0).integers(
         0, 256, [64, 32, 32, 3], np.uint8
     )

@@ -9,6 +9,7 @@ import tensorflow as tf
 from lab.benchmarks import loss
 
 
+@pytest.mark.slow
 def test_the_command_compares_and_notes_what_it_skips(benchmark, monkeypatch):
     # As if it was not installed.
     monkeypatch.setitem(sys.modules, "keras_cv", None)

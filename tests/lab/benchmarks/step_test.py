@@ -10,6 +10,7 @@ from tf_contrastive import encoders
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_the_bare_passes_are_those_of_the_encoder(jit_compile):
     tf.keras.utils.set_random_seed(0)
