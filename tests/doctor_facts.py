@@ -32,6 +32,7 @@ def facts(options=None, **changes):
         replicas=1,
         steps_per_epoch=50_000 // run.schedule.batch_size,
         peak_learning_rate=0.3,
+        positives=51.0,
         memory=memory.Memory(1, 1, 1, 1, 1, 1, 2**30),
         process_memory=None,
         available_memory=2**34,

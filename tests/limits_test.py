@@ -49,6 +49,7 @@ _ADVICE = [
         *("imbalance", {"loss": "supcon"}, "class_sizes"),
         *(np.array([10] + 9 * [most]) for most in (100, 101)),
     ),
+    ("positives", {"loss": "supcon"}, "positives", 3.0, 2.99),
     ("negatives", {}, "batch_size", 32, 31),
     ("temperature", {}, "temperature", 0.03, 0.029),
     ("temperature", {}, "temperature", 1.0, 1.01),

@@ -37,6 +37,7 @@ _BAD = [
     ),
     _bad("encoder", "image_size=64", _SLOW, image_size=224, stem="imagenet"),
     _bad("encoder", "resnet10", {"process_memory": 1, "step_speed": None}),
+    _bad("positives", "batch_size", {"positives": 2.9}, loss="supcon"),
     _bad("negatives", "loss=moco", batch_size=16),
     _bad("queue_size", "queue_size=25000", loss="moco", queue_size=65_536),
     _bad("loss_normalize", "loss_normalize=True", loss_normalize=False),

@@ -50,6 +50,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(capsys, tmp_path):
     assert report["model"]["stem"] == "cifar"
     assert report["model"]["probe_parameters"] == 64 * 10 + 10
     assert report["schedule"]["peak_learning_rate"] == pytest.approx(0.25)
+    assert report["batch"]["positives_per_anchor"] > 1
     sizes = report["memory"]
     assert report["memory_per_replica"]["total_mib"] > 0
     assert sizes["process_mib"] > 300 and sizes["available_mib"] > 0

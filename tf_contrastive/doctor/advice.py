@@ -23,6 +23,8 @@ class Facts:
     steps_per_epoch: int
     # After scaling.
     peak_learning_rate: float
+    # Of an anchor in a batch; None without pairs.
+    positives: float | None
     memory: Memory
     # Bytes of a run on CPUs; None with an accelerator.
     process_memory: int | None
@@ -152,7 +154,7 @@ _MIN_NEGATIVES = 62
 
 
 def _pairs(facts: Facts, found: dict[str, str]) -> None:
-    """Checks of classes and negatives."""
+    """Checks of classes, positives and negatives."""
     loss, views = facts.run.loss, facts.run.views.views
     sizes, data = facts.class_sizes, facts.run.data
     if sizes is not None and loss.needs_labels:
@@ -164,6 +166,15 @@ def _pairs(facts: Facts, found: dict[str, str]) -> None:
                 " ever has the small ones: use"
                 f" {arg('sampler', 'class_balanced')}"
             )
+    least = 1 if loss.has_one_positive else 2 * views - 1
+    least = min(least, getattr(loss, "positives_cap", None) or least)
+    positives = facts.positives
+    if loss.needs_labels and positives is not None and positives < least:
+        found["positives"] = (
+            f"an anchor has {positives:.2f} positives in a batch, so labels"
+            f" hardly matter: use a larger {arg('batch_size')} or"
+            f" {arg('sampler', 'class_balanced')}"
+        )
     negatives = views * (facts.run.schedule.batch_size - 1)
     of_batch = not (loss.needs_labels or loss.takes_keys or loss.takes_logits)
     if of_batch and negatives < _MIN_NEGATIVES:

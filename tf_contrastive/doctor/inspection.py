@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, schedules, train
@@ -11,7 +12,14 @@ from tf_contrastive import model as models
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import description
-from tf_contrastive.doctor import advice, memory, smoke, speed, test_split
+from tf_contrastive.doctor import (
+    advice,
+    memory,
+    positives,
+    smoke,
+    speed,
+    test_split,
+)
 from tf_contrastive.model import networks
 
 # Seconds for reading labels, for the input, and for the step.
@@ -54,6 +62,12 @@ def inspect(run: Pretrain) -> Report:
         if problem.ends:
             raise errors.UserError(problem.text)
         warnings[problem.option] = problem.text
+    counts = None
+    if classes and not info.multi_label:
+        counts = classes.sizes[classes.sizes > 0]
+        if info.unlabelled:  # Each is a class of its own.
+            alone = classes.examples - counts.sum()
+            counts = np.append(counts, np.ones(alone, counts.dtype))
     input_speed = speed.measure_input(prepared, _INPUT)
     step = None
     # Memory that does not suffice is a warning, not an error.
@@ -79,6 +93,7 @@ def inspect(run: Pretrain) -> Report:
             batch_size,
             run.schedule.learning_rate_scaling,
         ),
+        positives=positives.per_anchor(run, counts, info.num_examples),
         memory=predicted,
         process_memory=process_memory,
         available_memory=memory.available(),
@@ -141,6 +156,7 @@ def _sections(
             "temperature": facts.temperature,
             "batch_size": schedule.batch_size,
             "replica_batch_size": schedule.batch_size // facts.replicas,
+            "positives_per_anchor": _rounded(facts.positives),
         },
         "memory_per_replica": {
             **_mib(sizes),
