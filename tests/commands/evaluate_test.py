@@ -101,6 +101,7 @@ def test_a_folder_without_a_test_split_needs_a_fraction(run, tmp_path):
     assert tags and all(tag.startswith(f"{name}/trained/") for tag in tags)
 
 
+@pytest.mark.slow
 def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
     report = _report(evaluated)
     points = contexts.points(evaluated / "events" / "evaluation")

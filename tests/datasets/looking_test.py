@@ -131,6 +131,7 @@ def _png_bomb(where):
     return content[:33] + 90 * text + content[33:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["pixels", "texts"])
 def test_what_a_png_holds_beyond_its_pixels_is_not_inflated(where, tmp_path):
     write(tmp_path / "ok.png", encoded(picture(3)))

@@ -110,6 +110,8 @@ def test_losses_name_sizes_that_must_be_known(loss, shape):
         graph.get_concrete_function()
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 def test_replicas_refuse_a_last_batch_of_another_size():
     views, labels = _VIEWS[:34], _LABELS[:34]
     with replicas.strategy(2).scope():

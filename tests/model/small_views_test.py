@@ -112,6 +112,7 @@ def predicted():
     return of
 
 
+@pytest.mark.slow
 def test_doctor_counts_small_views(predicted):
     plain, _ = predicted()
     found, (inputs, _) = predicted(small_views=6, small_image_size=16)

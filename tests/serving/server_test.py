@@ -292,6 +292,7 @@ def test_only_requests_in_work_count(versions):
         assert client.predict({"inputs": [1]}) == {"outputs": [2]}
 
 
+@pytest.mark.slow
 def test_slow_clients_are_disconnected(versions, monkeypatch):
     """By a connection, headers, a body, and an answer that is not read."""
     monkeypatch.setattr(app_module, "READ_SECONDS", 0.5)

@@ -33,6 +33,7 @@ def test_the_command_compares_and_notes_what_it_skips(benchmark, monkeypatch):
     assert rows[128, "dense"]["milliseconds"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "factors,name", [((1, 1.01), "gradient"), ((np.nan, 1), "value")]
 )
