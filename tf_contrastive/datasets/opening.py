@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 
+import pyarrow as pa
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
@@ -68,6 +69,8 @@ def _open(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
         ) from error
+    # Arrow keeps what a listing took, several times the memory of the records.
+    pa.default_memory_pool().release_unused()
     # After opening, so that an absent split is reported as such.
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"
