@@ -9,7 +9,6 @@ import functools
 import os
 import re
 import unicodedata
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +43,7 @@ class Listing(NamedTuple):
 
     place: str  # The folder, or the table.
     # Of each file `path`; `name`, which does not depend on where the place is;
-    # `label`, "" without one; and `split`: texts.
+    # `label`, "" without one; and `split`: texts, these two as dictionaries.
     rows: pa.Table
     found: dict[str, str]  # Rows of `Info.found`.
     has_numbers: bool = False  # Whether integers are used unchanged as labels.
@@ -63,14 +62,6 @@ class Labels(NamedTuple):
     numbers: np.ndarray | None  # int32 [n], -1 of a file without one.
     names: tuple[str, ...]  # One per class, or none.
     classes: int | None  # Their number.
-
-
-def table(columns: Mapping[str, pa.Array]) -> pa.Table:
-    """Returns `Listing.rows`, in which labels and splits take few bytes."""
-    columns = dict(columns)
-    for key in ("label", "split"):
-        columns[key] = columns[key].dictionary_encode()
-    return pa.table(columns)
 
 
 # ---- Splits ------------------------------------------------------------------
@@ -213,8 +204,8 @@ def _decode(
 
 def _choose_files(
     name: str, listing: Listing, split: str, reading: Reading
-) -> tuple[paths.Paths, Labels, np.ndarray]:
-    """Returns a split's or slice's files, their labels and what is found."""
+) -> tuple[paths.Paths, Labels, np.ndarray | None]:
+    """Returns a split's files, their labels, and what a look at all found."""
     own, holds_out = _choose_split(name, listing, split, reading)
     labels = _read_labels(name, listing, own, reading)
     files, found = listing.column("path", own), None
@@ -303,5 +294,5 @@ def from_paths(files: list[str], reading: Reading) -> Source:
     array, none = paths.array_of(files), paths.array_of([""] * len(files))
     split = paths.array_of(["train"] * len(files))
     columns = {"path": array, "name": array, "label": none, "split": split}
-    listing = Listing(place, table(columns), {})
+    listing = Listing(place, pa.table(columns), {})
     return open_listing("images", "train", every, listing)

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +24,9 @@ def texts(array: pa.Array) -> Iterator[str]:
         yield from array.slice(start, BLOCK).to_pylist()
 
 
-def array_of(strings: Sequence[str] | Iterator[str]) -> pa.Array:
-    """Returns texts as an array, LargeString [n]."""
-    return pa.array(strings, pa.large_string())
-
-
-def mapped(function: Callable[[str], str], array: pa.Array) -> pa.Array:
-    """Returns a function of each text, LargeString [n]."""
-    blocks = [
-        array_of([function(x) for x in array.slice(start, BLOCK).to_pylist()])
-        for start in range(0, len(array), BLOCK)
-    ]
-    return pa.concat_arrays(blocks) if blocks else array_of([])
+def array_of(strings: Iterable[str], count: int | None = None) -> pa.Array:
+    """Returns texts as an array, LargeString [n]; `count` if they are lazy."""
+    return pa.array(strings, pa.large_string(), size=count)
 
 
 def real(paths: Iterator[str]) -> Iterator[str]:
@@ -70,8 +61,7 @@ class Paths(Sequence[str]):
         return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]
-        (path,) = self.array()[range(len(self))[index] :][:1].to_pylist()
-        return path
+        return self.array()[index].as_py()
 
     def __iter__(self) -> Iterator[str]:
         return texts(self.array())
