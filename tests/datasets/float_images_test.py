@@ -17,9 +17,9 @@ FLOATS = DEEP / np.float32(65535)
 FOUR = Reading(channels=4)
 
 
-def numpy_file(array, save=np.save):
+def numpy_file(array):
     file = io.BytesIO()
-    save(file, array)
+    np.save(file, array)
     return file.getvalue()
 
 
@@ -41,7 +41,6 @@ FORMS = {
     "big.npy": (numpy_file(DEEP.astype(">u2")), DEEP, 65535),
     "f4.npy": (numpy_file(FLOATS), FLOATS, 1),
     "f8.npy": (numpy_file(DEEP / 65535), FLOATS, 1),
-    "u2.npz": (numpy_file(DEEP, np.savez_compressed), DEEP, 65535),
     "rgba16.png": (tf.io.encode_png(DEEP).numpy(), DEEP, 65535),
     "rgba8.png": (
         tf.io.encode_png((DEEP >> 8).astype(np.uint8)).numpy(),

@@ -6,7 +6,6 @@ Chen, Luo and Li 2021, section 5.
 import dataclasses
 import itertools
 import zlib
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -32,15 +31,13 @@ _PAPER_SIDES = (224, 28)
 _LEGIBLE = 8
 
 
-class _Images(NamedTuple):
-    """Digits in memory."""
-
-    images: tf.Tensor  # uint8 [n, 28, 28], white on black.
-    labels: np.ndarray  # int64 [n].
-
-
-def _read(split: str, access: Access, first: int = 0) -> _Images:
+def _read(
+    split: str, access: Access, first: int = 0
+) -> tuple[tf.Tensor, np.ndarray]:
     """Reads digits of MNIST; `first` is their number, in TFDS's order; 0: all.
+
+    Returns:
+      (images uint8 [n, 28, 28], white on black; labels int64 [n]).
 
     Raises:
       UserError: if MNIST is not prepared, or has fewer.
@@ -54,13 +51,12 @@ def _read(split: str, access: Access, first: int = 0) -> _Images:
         )
     if first:
         source = source.select(np.arange(first))
-
     batches = list(source.examples().batch(1024).as_numpy_iterator())
     images = np.concatenate([batch["image"][..., 0] for batch in batches])
     labels = np.concatenate([batch["label"] for batch in batches])
     # On the host, see `in_memory`.
     with tf.device("CPU:0"):
-        return _Images(tf.convert_to_tensor(images), labels)
+        return tf.convert_to_tensor(images), labels
 
 
 def _resized(digit: tf.Tensor, side: int | tf.Tensor) -> tf.Tensor:
@@ -92,10 +88,10 @@ def multidigits(
     A record holds which digits it shows, and where.
     """
     base = split_spec.parse(split)[0]
-    digits = _read(base, access)
+    digits, classes = _read(base, access)
     sides, canvas = options.sides, options.canvas
-    which, where = _arrange(options, base, len(digits.labels))
-    labels = digits.labels[which]  # [n, c]
+    which, where = _arrange(options, base, len(classes))
+    labels = classes[which]  # [n, c]
     multi_label = len(sides) > 1
     if multi_label:
         multi_hot = np.zeros([len(labels), len(_NAMES)], np.int64)
@@ -111,7 +107,7 @@ def multidigits(
     def decode(record: Record) -> Record:
         image = tf.zeros([canvas, canvas], tf.uint8)
         for place, side in enumerate(sides):
-            digit = tf.gather(digits.images, record["digits"][place])
+            digit = tf.gather(digits, record["digits"][place])
             corner = record["places"][place]
             layer = _padded(_resized(digit, side), corner, (canvas, canvas))
             image = tf.maximum(image, layer)
@@ -172,19 +168,18 @@ def digit_on_image(
             )
 
     if split_spec.parse(split)[0] == "train":
-        digits = _read("train", access, options.unique)
+        digits, classes = _read("train", access, options.unique)
     else:
-        digits = _read("test", access)
+        digits, classes = _read("test", access)
 
     def which(record: Record) -> tf.Tensor:
-        count = len(digits.labels)
-        return hashed(record, count, options.seed, FOR_DIGITS)
+        return hashed(record, len(classes), options.seed, FOR_DIGITS)
 
     @tf.autograph.experimental.do_not_convert
     def decode(record: Record) -> Record:
         example = decode_inner(record)
         image = tf.ensure_shape(example["image"], shape or [None, None, 3])
-        digit = tf.gather(digits.images, which(record))
+        digit = tf.gather(digits, which(record))
         layer = _nine_times(digit, tf.shape(image), options.digit)
         layer = layer[..., tf.newaxis]
         blended = image + tf.minimum(layer, 255 - image)  # The clipped sum.
@@ -194,14 +189,11 @@ def digit_on_image(
     source = source.described(name=name)
     if options.label == "image":
         return source
-    info = dataclasses.replace(
-        source.info,
-        num_classes=len(_NAMES),
-        label_names=_NAMES,
-        multi_label=False,
-    )
+    info = source.described(
+        num_classes=len(_NAMES), label_names=_NAMES, multi_label=False
+    ).info
     with tf.device("CPU:0"):
-        labels = tf.convert_to_tensor(digits.labels)
+        labels = tf.convert_to_tensor(classes)
     return source.relabelled(
         lambda record: tf.gather(labels, which(record)), info
     )

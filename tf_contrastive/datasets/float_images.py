@@ -7,7 +7,6 @@ to 8 bits on the way.
 
 import functools
 import io
-import zipfile
 from collections.abc import Callable
 
 import numpy as np
@@ -20,10 +19,8 @@ from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.source import Record
 
-# Formats that only these images have, and the extensions of their files.
-FORMATS = {"NPY": (".npy",), "NPZ": (".npz",)}
-EXTENSIONS = tuple(ending for names in FORMATS.values() for ending in names)
-_NPY, _ZIP = b"\x93NUMPY", b"PK"
+# NumPy's files, which only hold these images: extension and start.
+EXTENSION, _NPY = ".npy", b"\x93NUMPY"
 # Where a PNG says how many bits a value has.
 _PNG_BITS = 24
 # Kind and bytes of a type -> its range.
@@ -91,8 +88,6 @@ def read(contents: bytes) -> tuple[str, np.ndarray]:
     """
     if contents.startswith(_NPY):
         return "NPY", np.load(io.BytesIO(contents), allow_pickle=False)
-    if contents.startswith(_ZIP):
-        return "NPZ", _of_npz(contents)
     with decoding.opened(contents) as image:
         if image.size[0] * image.size[1] > decoding.MAX_PIXELS:
             raise PIL.Image.DecompressionBombError
@@ -102,14 +97,6 @@ def read(contents: bytes) -> tuple[str, np.ndarray]:
     dtype = tf.uint16 if contents[_PNG_BITS] == 16 else tf.uint8
     with tf.device("CPU:0"):
         return "PNG", tf.io.decode_png(contents, dtype=dtype).numpy()
-
-
-def _of_npz(contents: bytes) -> np.ndarray:
-    (member, *others) = zipfile.ZipFile(io.BytesIO(contents)).infolist()
-    if others or member.file_size > 8 * decoding.MAX_PIXELS:
-        raise FormError("of several arrays, or too large: write one array")
-    with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
-        return arrays[arrays.files[0]]
 
 
 def _of_pillow(image: PIL.Image.Image) -> np.ndarray:

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+import pyarrow as pa
 import tensorflow as tf
 
 from tf_contrastive.base import errors, files, terminal
@@ -21,7 +22,7 @@ from tf_contrastive.datasets import (
     paths,
     split_spec,
 )
-from tf_contrastive.datasets.image_files import OWN, Listing, table
+from tf_contrastive.datasets.image_files import OWN, Listing
 from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Access, Source
 
@@ -90,7 +91,7 @@ def walk(root: str, reading: Reading = _READING) -> tuple[list[str], list[str]]:
     """
     extensions = decoding.extensions()
     if reading.float_channels is not None:
-        extensions += float_images.EXTENSIONS
+        extensions += (float_images.EXTENSION,)
     images: list[str] = []
     others: list[str] = []
     for folder, names in _contents(root):
@@ -210,7 +211,7 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
     images, others = walk(path, reading)
     heic = decoding.lacking(others)
     left_out = _extensions(others) + heic
-    if any(x.lower().endswith(float_images.EXTENSIONS) for x in others):
+    if any(x.lower().endswith(float_images.EXTENSION) for x in others):
         left_out += f"; NumPy's need {errors.arg('channels', 'N')}"
     if not images:
         raise errors.UserError(
@@ -239,13 +240,15 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
     for row, (split, label) in enumerate(zip(of_split, labels, strict=True)):
         if label.lower() in _UNLABELLED or only.get(split) == label:
             labels[row] = ""
-    columns = {"name": names, "label": labels, "split": of_split}
-    rows = {key: paths.array_of(column) for key, column in columns.items()}
-    rows["path"] = paths.mapped(
-        lambda image: os.path.join(path, image), paths.array_of(images)
-    )
-    about = {"left_out": left_out}
-    return Listing(path, table(rows), about, is_mixed=True)
+    located = (os.path.join(path, image) for image in images)
+    columns = {
+        "path": paths.array_of(located, len(images)),
+        "name": paths.array_of(names),
+        "label": paths.array_of(labels).dictionary_encode(),
+        "split": paths.array_of(of_split).dictionary_encode(),
+    }
+    rows = pa.table(columns)
+    return Listing(path, rows, {"left_out": left_out}, is_mixed=True)
 
 
 def open_folder(

@@ -9,7 +9,6 @@ import functools
 import os
 import re
 import unicodedata
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -44,12 +43,17 @@ class Listing(NamedTuple):
 
     place: str  # The folder, or the table.
     # Of each file `path`; `name`, which does not depend on where the place is;
-    # `label`, "" without one; and `split`: texts.
+    # `label`, "" without one; and `split`: texts, these two as dictionaries.
     rows: pa.Table
     found: dict[str, str]  # Rows of `Info.found`.
     has_numbers: bool = False  # Whether integers are used unchanged as labels.
     # Whether slices are random samples, in an order by the names.
     is_mixed: bool = False
+
+    def column(self, key: str, split: str) -> pa.Array:
+        """Returns a column of a split's files."""
+        is_own = pc.equal(self.rows["split"], split)
+        return self.rows[key].filter(is_own).combine_chunks()
 
 
 class Labels(NamedTuple):
@@ -58,14 +62,6 @@ class Labels(NamedTuple):
     numbers: np.ndarray | None  # int32 [n], -1 of a file without one.
     names: tuple[str, ...]  # One per class, or none.
     classes: int | None  # Their number.
-
-
-def table(columns: Mapping[str, pa.Array]) -> pa.Table:
-    """Returns `Listing.rows`, in which labels and splits take few bytes."""
-    columns = dict(columns)
-    for key in ("label", "split"):
-        columns[key] = columns[key].dictionary_encode()
-    return pa.table(columns)
 
 
 # ---- Splits ------------------------------------------------------------------
@@ -111,18 +107,17 @@ def _read_labels(
     missing = {"", *["-1"] * reading.admits_unlabelled}
     by_split: dict[str, set[str]] = {}
     for one in pc.unique(listing.rows["split"]).to_pylist():
-        own = listing.rows.filter(pc.equal(listing.rows["split"], one))
-        by_split[one] = {*pc.unique(own["label"]).to_pylist()} - missing
+        own = listing.column("label", one)
+        by_split[one] = {*pc.unique(own).to_pylist()} - missing
     if not by_split[split]:
         return Labels(None, (), None)
-    rows = listing.rows.filter(pc.equal(listing.rows["split"], split))
     every = set().union(*by_split.values())
     is_number = listing.has_numbers and all(map(_NUMBER.fullmatch, every))
     if is_number:
         number = {label: _integer(name, label) for label in every}
     else:
         number = {label: i for i, label in enumerate(sorted(every))}
-    known = rows["label"].combine_chunks()
+    known = listing.column("label", split)
     codes = [number.get(x, -1) for x in known.dictionary.to_pylist()]
     # Larger ones are refused, by the number of classes.
     of_code = np.minimum(codes, 2**31 - 1).astype(np.int32)
@@ -132,7 +127,8 @@ def _read_labels(
         raise errors.UserError(
             f"{name}: {lacking.sum():,} of {len(labels):,} images of {split}"
             " have no label, or one below 0, such as"
-            f" {rows['name'][int(labels.argmin())]}: label all from 0, or none,"
+            f" {listing.column('name', split)[int(labels.argmin())]}: label"
+            " all from 0, or none,"
             f" or, if -1 is none, set {errors.arg('unlabelled', 'own_views')}"
         )
     _check_trained(name, by_split[split], split, by_split.get("train", set()))
@@ -206,6 +202,33 @@ def _decode(
     return example | {k: record[k] for k in ("label",) if k in record}
 
 
+def _choose_files(
+    name: str, listing: Listing, split: str, reading: Reading
+) -> tuple[paths.Paths, Labels, np.ndarray | None]:
+    """Returns a split's files, their labels, and what a look at all found."""
+    own, holds_out = _choose_split(name, listing, split, reading)
+    labels = _read_labels(name, listing, own, reading)
+    files, found = listing.column("path", own), None
+    order = np.arange(len(files))
+    if listing.is_mixed or holds_out:
+        names = paths.texts(listing.column("name", own))
+        by_names = split_spec.random_order(names)
+        order = by_names if listing.is_mixed else order
+    if holds_out:
+        test = split_spec.held_out(
+            by_names, labels.numbers, reading.test_fraction
+        )
+        found = looking.look(paths.Paths(files), listing.place, reading)
+        test = split_spec.without_copies(test, found["digest"])
+        order = order[test[order] == (split_spec.parse(split)[0] == "test")]
+    start, stop = split_spec.bounds(split, len(order))
+    rows = np.sort(order[start:stop])
+    chosen = paths.Paths(files.take(pa.array(rows)))
+    if labels.numbers is not None:
+        labels = labels._replace(numbers=labels.numbers[rows])
+    return chosen, labels, None if found is None else found[rows]
+
+
 def open_listing(
     name: str, split: str, reading: Reading, listing: Listing
 ) -> Source:
@@ -214,43 +237,21 @@ def open_listing(
     Raises:
       UserError: if too many are unreadable, or absent.
     """
-    own, holds_out = _choose_split(name, listing, split, reading)
-    labels = _read_labels(name, listing, own, reading)
-    splits = listing.rows["split"]
-    lines = listing.rows.filter(pc.equal(splits, own))
-    every = None
-    files = lines["path"].combine_chunks()
-    order = np.arange(len(lines))
-    if listing.is_mixed or holds_out:
-        named = lines["name"].combine_chunks()
-        by_names = split_spec.random_order(paths.texts(named))
-        order = by_names if listing.is_mixed else order
-    if holds_out:
-        test = split_spec.held_out(
-            by_names, labels.numbers, reading.test_fraction
-        )
-        every = looking.look(paths.Paths(files), listing.place, reading)
-        test = split_spec.without_copies(test, every["digest"])
-        order = order[test[order] == (split_spec.parse(split)[0] == "test")]
-    start, stop = split_spec.bounds(split, len(order))
-    taken = np.sort(order[start:stop])
-    chosen = paths.Paths(files.take(pa.array(taken)))
-    if every is None:
+    chosen, labels, found = _choose_files(name, listing, split, reading)
+    if found is None:
         found = looking.look(chosen, listing.place, reading)
-    else:
-        found = every[taken]
     good, bad = looking.check(name, chosen, found, reading)
     found = found[good]
     sizes = np.stack([found["height"], found["width"]], axis=1)
     rows = {"size": sizes, "way": found["way"], "turn": found["turn"]}
     if labels.numbers is not None:
-        rows["label"] = labels.numbers[taken][good]
+        rows["label"] = labels.numbers[good]
     formats = [looking.FORMATS[i] for i in np.unique(found["format"])]
     lacking = np.count_nonzero(rows.get("label", np.zeros([0])) < 0)
     about = {
         "files": ", ".join(formats),
         **listing.found,
-        "splits": ", ".join(pc.unique(splits).to_pylist()),
+        "splits": ", ".join(pc.unique(listing.rows["split"]).to_pylist()),
         "without_label": f"{lacking:,} images" * bool(lacking),
     }
     ways = tuple(np.unique(found["way"]).tolist())
@@ -272,7 +273,8 @@ def open_listing(
     decode = functools.partial(
         _decode, ways=ways, is_turned=is_turned, reading=reading
     )
-    whole = in_memory(rows, decode, info, paths=chosen.take(good))
+    chosen = chosen.take(good) if bad else chosen
+    whole = in_memory(rows, decode, info, paths=chosen)
     return dataclasses.replace(whole, digests=found["digest"].copy())
 
 
@@ -292,5 +294,5 @@ def from_paths(files: list[str], reading: Reading) -> Source:
     array, none = paths.array_of(files), paths.array_of([""] * len(files))
     split = paths.array_of(["train"] * len(files))
     columns = {"path": array, "name": array, "label": none, "split": split}
-    listing = Listing(place, table(columns), {})
+    listing = Listing(place, pa.table(columns), {})
     return open_listing("images", "train", every, listing)

@@ -47,7 +47,7 @@ REASONS = (
 )
 _DAMAGED, _CLOSED, ABSENT, _PIXELS, _NUMBERS, _BOMB, _FORMAT, _FORM = range(8)
 # Formats of images, by their number in a `ROW`.
-FORMATS = (*decoding.FORMATS, *float_images.FORMATS)
+FORMATS = (*decoding.FORMATS, "NPY")
 # What is found of an image: its height and width, 0 of an unreadable one; the
 # place of its format in `FORMATS`, of an unreadable one in `REASONS`;
 # one of `WAYS`; the orientation of one that TensorFlow decodes, 1 to 8; and a
@@ -157,23 +157,13 @@ def _row(path: str, reading: Reading) -> tuple[int, ...]:
     return 0, 0, reason, PILLOW, 1, 0
 
 
-def _form_problem(path: str, reading: Reading) -> str:
-    """Returns what is wrong with the form of an image."""
-    try:
-        _look_at_float(files.read(path, _MAX_IMAGE), reading)
-    except float_images.FormError as error:
-        return str(error)
-    return "which has changed: repeat the command"
-
-
 # ---- All images --------------------------------------------------------------
 
 
 def look(paths: Sequence[str], place: str, reading: Reading) -> np.ndarray:
     """Looks at image files of a folder or a list: a `ROW` of each."""
-    options: tuple[object, ...] = ()
-    if reading.float_channels is not None:
-        options = reading.channels, reading.value_range
+    is_float = reading.float_channels is not None
+    options = (reading.channels, reading.value_range) if is_float else ()
     # As many local files as Python's lock lets decode.
     threads = min(max(4, os.cpu_count() or 1), 16)
     with warnings.catch_warnings():
@@ -206,10 +196,13 @@ def check(
     others = np.flatnonzero(is_bad & (rows["format"] == _FORM))
     if others.size:
         path = paths[int(others[0])]
-        raise errors.UserError(
-            f"{name}: {others.size:,} of {total:,} images have another form,"
-            f" such as {path}, {_form_problem(path, reading)}"
-        )
+        try:
+            _look_at_float(files.read(path, _MAX_IMAGE), reading)
+        except float_images.FormError as error:
+            raise errors.UserError(
+                f"{name}: {others.size:,} of {total:,} images have another"
+                f" form, such as {path}, {error}"
+            ) from error
     bad = [paths[i] for i in np.flatnonzero(is_bad).tolist()]
     parts = []
     for number, reason in enumerate(REASONS):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 
+import pyarrow as pa
 import tensorflow as tf
 
 from tf_contrastive.base import errors, terminal
@@ -42,18 +43,6 @@ def source(
       UserError: if the dataset or split does not exist, cannot be read, or has
         no readable image.
     """
-    opened = _open(name, split, data_dir, reading)
-    if not isinstance(dataset.read(name), dataset.WithOptions):
-        key = (name, split, data_dir, reading)
-        _opened.pop(key, None)  # The last one opened is the last one here.
-        _opened[key] = opened.info.bad_images
-    return opened
-
-
-def _open(
-    name: str, split: str, data_dir: str | None, reading: Reading
-) -> Source:
-    """Opens a dataset without taking a note of it; see `source`."""
     reading.check()
     declared = dataset.read(name)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
@@ -68,6 +57,8 @@ def _open(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
         ) from error
+    # Arrow keeps what a listing took, several times the memory of the records.
+    pa.default_memory_pool().release_unused()
     # After opening, so that an absent split is reported as such.
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"
@@ -89,6 +80,10 @@ def _open(
             f"{name}: its largest label is {count - 1}, which makes more than"
             f" {MAX_CLASSES:,} classes: number the classes from 0"
         )
+    if not isinstance(declared, dataset.WithOptions):
+        key = (name, split, data_dir, reading)
+        _opened.pop(key, None)  # The last one opened is the last one here.
+        _opened[key] = opened.info.bad_images
     return opened
 
 
@@ -106,10 +101,11 @@ def name_unreadable(error: BaseException) -> errors.UserError | None:
         return None
     terminal.info("looking for the image that cannot be read")
     remembered.forget()
-    for (name, split, data_dir, reading), before in reversed(_opened.items()):
+    for key, before in reversed([*_opened.items()]):
+        name, split, data_dir, reading = key
         unlimited = dataclasses.replace(reading, max_bad_images=2**31 - 1)
         try:
-            now = _open(name, split, data_dir, unlimited)
+            now = source(name, split, data_dir=data_dir, reading=unlimited)
         except errors.UserError as found:
             return found
         bad = now.info.bad_images

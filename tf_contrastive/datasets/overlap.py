@@ -28,22 +28,20 @@ class Overlap(NamedTuple):
 
     same: np.ndarray  # Read from the same places, bool [n].
     copies: np.ndarray  # Of other files with the same bytes, bool [n].
-    compared: bool  # Whether the bytes of both were read.
 
 
 def find_overlap(train: Source, test: Source) -> Overlap:
     """Returns the images of `test` that are also in `train`."""
     copies = same = np.zeros([test.info.num_examples], bool)
     ours, theirs = _digests(train), _digests(test)
-    compared = ours is not None and theirs is not None
     if ours is not None and theirs is not None:
         copies = np.isin(theirs, ours)
         if not copies.any():  # The usual case, in which no path is looked at.
-            return Overlap(same, copies, compared)
+            return Overlap(same, copies)
     of_train, of_test = _places(train), _places(test)
     if of_train is not None and of_test is not None:
         same = np.isin(of_test, of_train)
-    return Overlap(same, copies & ~same, compared)
+    return Overlap(same, copies & ~same)
 
 
 def check_disjoint(
@@ -98,9 +96,8 @@ def _names(source: Source, rows: np.ndarray) -> str:
 
 def _digests(source: Source) -> np.ndarray | None:
     """Returns digests of the images' bytes; None: they were not read."""
-    arrays = source.arrays or {}
-    if source.decoded:
-        images = arrays["image"].numpy()
+    if source.decoded and source.arrays is not None:
+        images = source.arrays["image"].numpy()
         return np.array([remembered.digest(image) for image in images])
     is_made = source.files is None and source.paths is None
     return None if is_made else source.digests

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +24,9 @@ def texts(array: pa.Array) -> Iterator[str]:
         yield from array.slice(start, BLOCK).to_pylist()
 
 
-def array_of(strings: Sequence[str] | Iterator[str]) -> pa.Array:
-    """Returns texts as an array, LargeString [n]."""
-    return pa.array(strings, pa.large_string())
-
-
-def mapped(function: Callable[[str], str], array: pa.Array) -> pa.Array:
-    """Returns a function of each text, LargeString [n]."""
-    blocks = [
-        array_of([function(x) for x in array.slice(start, BLOCK).to_pylist()])
-        for start in range(0, len(array), BLOCK)
-    ]
-    return pa.concat_arrays(blocks) if blocks else array_of([])
+def array_of(strings: Iterable[str], count: int | None = None) -> pa.Array:
+    """Returns texts as an array, LargeString [n]; `count` if they are lazy."""
+    return pa.array(strings, pa.large_string(), size=count)
 
 
 def real(paths: Iterator[str]) -> Iterator[str]:
@@ -57,48 +48,36 @@ class Paths(Sequence[str]):
 
     def __init__(self, array: pa.Array) -> None:
         """`array` is LargeString [n], which is copied."""
-        if array.offset or not len(array):
-            array = array_of(array.to_pylist())
         _, ends, content = array.buffers()
-        self._ends = np.frombuffer(ends, np.int64)[: len(array) + 1].copy()
-        # On the host, and not in the graphs of tf.data functions.
+        ends = np.frombuffer(ends, np.int64)[array.offset :][: len(array) + 1]
+        content = np.frombuffer(content or b"", np.uint8)
+        # On the host, and not in the graphs of tf.data functions, each of which
+        # would have its own copy of a single string.
         with tf.init_scope(), tf.device("CPU:0"):
-            self._content = tf.constant(content.to_pybytes() if content else "")
+            self._ends = tf.constant(ends.copy())
+            self._content = tf.constant(content.copy())
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]
-        start, end = self._ends[range(len(self))[index] :][:2].tolist()
-        text = tf.strings.substr(self._content, start, end - start)
-        return text.numpy().decode()
+        return self.array()[index].as_py()
 
     def __iter__(self) -> Iterator[str]:
         return texts(self.array())
 
     def array(self) -> pa.Array:
-        """Returns a copy of all, LargeString [n]."""
-        buffers = [
-            None,
-            pa.py_buffer(self._ends),
-            pa.py_buffer(self._content.numpy()),
-        ]
+        """Returns all, LargeString [n], in the same memory."""
+        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._content)]
         return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
 
     def take(self, rows: np.ndarray) -> "Paths":
         """Returns some of them, int [m]."""
         return Paths(self.array().take(pa.array(rows)))
 
-    @functools.cached_property
-    def lookup(self) -> Callable[[tf.Tensor], tf.Tensor]:
+    def lookup(self, number: tf.Tensor) -> tf.Tensor:
         """Number, int64 [] -> path, string [], in TensorFlow."""
-        content = self._content
-        with tf.init_scope(), tf.device("CPU:0"):
-            ends = tf.convert_to_tensor(self._ends)
-        self._ends = ends.numpy()
-
-        def text(number: tf.Tensor) -> tf.Tensor:
-            start, end = ends[number], ends[number + 1]
-            return tf.strings.substr(content, start, end - start)
-
-        return text
+        characters = tf.constant([bytes([byte]) for byte in range(256)])
+        start, end = self._ends[number], self._ends[number + 1]
+        path = tf.cast(self._content[start:end], tf.int32)
+        return tf.strings.reduce_join(tf.gather(characters, path))

@@ -125,7 +125,6 @@ def evaluation_batches(
       Finite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
       [b]); labels are -1 unless images have one label each.
     """
-
     records = source.records.enumerate()
     batches = _evaluated(
         source, records, preprocess, batch_size, extra_channels, whole=False

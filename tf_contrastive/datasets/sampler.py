@@ -13,12 +13,10 @@ import tensorflow as tf
 from tf_contrastive.base import errors
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.runtime import check_divisible
-from tf_contrastive.datasets.source import Source
+from tf_contrastive.datasets.source import FILES_AT_A_TIME, Source
 
 # End of the epochs; leaves the upper bits of a seed to the classes.
 MAX_EPOCHS = 1 << 40
-# Files read at a time; fixed, since it determines the order of the records.
-_FILES_AT_A_TIME = 16
 # Files for each pipeline from which on they are shared.
 _FILES_PER_PIPELINE = 8
 
@@ -161,7 +159,7 @@ class Stream:
         if sharding == "file":
             context = self.context
             own = own[context.input_pipeline_id :: context.num_input_pipelines]
-        records = files.numbered(own, _FILES_AT_A_TIME)
+        records = files.numbered(own, FILES_AT_A_TIME)
         # Dataset.shuffle mixes in the global seed, which must not matter:
         # inside a tf.data function this sets only that function's seed. (A seed
         # of 0 would be compared with a tensor, which fails; hence 1.)

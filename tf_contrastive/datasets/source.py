@@ -20,7 +20,7 @@ Record = dict[str, tf.Tensor]
 
 # Rows decoded at a time when a dataset is put into memory.
 _ROWS = 256
-# Files read at a time where the order of the records does not matter.
+# Files read at a time; fixed, since it determines the order of training.
 FILES_AT_A_TIME = 16
 
 

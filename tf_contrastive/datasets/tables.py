@@ -3,8 +3,6 @@
 The names of the columns are in a header, and nothing is guessed from values.
 """
 
-import codecs
-import functools
 import os
 import re
 
@@ -18,21 +16,14 @@ from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.config.data import NO_FEATURE, Reading
 from tf_contrastive.config.dataset import CSV
 from tf_contrastive.datasets import image_files, paths, split_spec
-from tf_contrastive.datasets.image_files import OWN, Listing, table
+from tf_contrastive.datasets.image_files import OWN, Listing
 from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"write a header such as path,label,split, {OWN}"
-# The mark that spreadsheets write before the text -> its encoding.
-_ENCODINGS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 # Names of columns, in lower case and without spaces, hyphens and "_".
 _PATHS = ("path", "image", "file", "filename")
 _LABELS = ("label", "class", "target")
-_SPLITS = ("split",)
 # What data frames write where there is no value.
 _MISSING = ("", "nan", "<na>", "null", "n/a", "#n/a")
 # Several labels of an image: a|b, [a, b], 1 2.
@@ -54,9 +45,8 @@ def _read(file: str, reading: Reading) -> pa.Table:
     """
     wanted = {*_PATHS, _plain(reading.csv_path_column)} - {""}
     try:
-        raw = files.read(file)
-        marks = (mark for mark in _ENCODINGS if raw.startswith(mark))
-        content = raw.decode(_ENCODINGS.get(next(marks, b""), "utf-8"))
+        # Spreadsheets write a mark before the text.
+        content = files.read(file).decode("utf-8-sig")
         if "\0" in content:
             raise ValueError("it has zero bytes")
         first = re.split(r"[\r\n]", content, maxsplit=1)[0]
@@ -89,14 +79,10 @@ def _read(file: str, reading: Reading) -> pa.Table:
             f"{file} is not a table ({errors.first_line(error)}): {_FORM}, in"
             " UTF-8"
         ) from error
-    columns = [pc.utf8_trim_whitespace(c).combine_chunks() for c in table]
-    # Spreadsheets fill tables up.
-    is_empty = functools.reduce(pc.and_, [pc.equal(x, "") for x in columns])
-    table = pa.table(dict(zip(names, columns, strict=True)))
-    table = table.filter(pc.invert(is_empty))
     if not table.num_rows:
         raise errors.UserError(f"{file} is empty: {_FORM}, and a line an image")
-    return table
+    columns = [pc.utf8_trim_whitespace(c).combine_chunks() for c in table]
+    return pa.table(dict(zip(names, columns, strict=True)))
 
 
 def _column(
@@ -129,7 +115,7 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
     label = None
     if wanted != NO_FEATURE:
         label = _column(file, lines, _LABELS, "csv_label_column", wanted)
-    of_split = _column(file, lines, _SPLITS, "split", "")
+    of_split = _column(file, lines, ("split",), "split", "")
     if (row := pc.index(lines[path], "").as_py()) >= 0:
         raise errors.UserError(
             f"{file}: line {row + 1} below the header has no path: write one"
@@ -170,10 +156,15 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
     labels = none if label is None else lines[label].combine_chunks()
     splits = none if of_split is None else lines[of_split].combine_chunks()
     is_bare = pc.is_in(pc.utf8_lower(labels), paths.array_of(_MISSING))
-    columns = {"path": paths.mapped(located, names), "name": names}
-    columns["label"] = pc.if_else(is_bare, "", labels)
-    columns["split"] = paths.mapped(split_of, splits)
-    return table(columns)
+    files = map(located, paths.texts(names))
+    words = map(split_of, paths.texts(splits))
+    columns = {
+        "path": paths.array_of(files, len(lines)),
+        "name": names,
+        "label": pc.if_else(is_bare, "", labels).dictionary_encode(),
+        "split": paths.array_of(words, len(lines)).dictionary_encode(),
+    }
+    return pa.table(columns)
 
 
 # ---- Labels ------------------------------------------------------------------
@@ -182,7 +173,7 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
 def _check_repeated(name: str, rows: pa.Table) -> None:
     """Warns of files that occur twice; refuses those with two labels."""
     located = rows["path"].combine_chunks()
-    places = paths.array_of(paths.real(paths.texts(located)))
+    places = paths.array_of(paths.real(paths.texts(located)), len(rows))
     place = places.dictionary_encode().indices.to_numpy()
     _, first = np.unique(place, return_index=True)
     firsts = first[place]

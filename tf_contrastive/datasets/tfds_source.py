@@ -35,7 +35,6 @@ from tf_contrastive.datasets.source import (
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
 
-
 # The name of a Python class in a description of features.
 _CLASS = r'"(?:type|proto_cls|pythonClassName|python_class_name)": "([^"]*)"'
 
@@ -212,7 +211,6 @@ def open_tfds(
         kinds[label], tfds.features.Sequence
     )
     encoded = {image: tfds.decode.SkipDecoding()}
-
     may_lack = reading.admits_unlabelled
 
     def parse(serialized: tf.Tensor) -> Record:

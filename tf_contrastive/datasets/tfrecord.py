@@ -11,6 +11,7 @@ which compares them first.
 """
 
 import dataclasses
+import functools
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import float_images, remembered, split_spec
 from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import (
+    FILES_AT_A_TIME,
     Access,
     Files,
     Info,
@@ -48,8 +50,6 @@ _MAX_RECORD = (1 << 31) - 1
 # Bytes read at a time. Disks skip to the next record at little cost; object
 # stores are faster at reading on.
 _LOCAL, _REMOTE = 1 << 12, 1 << 23
-# Files that are counted at a time.
-_FILES_AT_A_TIME = 16
 # What is found of a file: its records; and their labels.
 _COUNT = np.dtype([("is_counted", "i1"), ("records", "<i8")])
 
@@ -57,26 +57,14 @@ _COUNT = np.dtype([("is_counted", "i1"), ("records", "<i8")])
 # ---- Lengths -----------------------------------------------------------------
 
 
-def _find(
-    paths: list[str],
-    place: str,
-    read: Callable[[str], tuple[int, ...]],
-    form: np.dtype,
-    options: tuple[object, ...],
-) -> np.ndarray:
-    """Returns what is found in each file; see `remembered.find`."""
-    # ctime, which users cannot set, unlike mtime: a file that changed unnoticed
-    # could end the process.
-    return remembered.find(
-        paths,
-        place,
-        read,
-        form,
-        what="TFRecord files",
-        threads=_FILES_AT_A_TIME,
-        options=options,
-        time_of="st_ctime_ns",
-    )
+# Returns what is found in each file, by ctime, which users cannot set, unlike
+# mtime: a file that changed unnoticed could end the process.
+_find = functools.partial(
+    remembered.find,
+    what="TFRecord files",
+    threads=FILES_AT_A_TIME,
+    time_of="st_ctime_ns",
+)
 
 
 def _count_all(paths: list[str], place: str) -> np.ndarray:
@@ -85,7 +73,9 @@ def _count_all(paths: list[str], place: str) -> np.ndarray:
     Raises:
       UserError: if a length does not fit a file, or it is no regular file.
     """
-    rows = _find(paths, place, lambda p: (1, _count(p)), _COUNT, ("records",))
+    rows = _find(
+        paths, place, lambda p: (1, _count(p)), _COUNT, options=("records",)
+    )
     return rows["records"]
 
 
@@ -341,7 +331,7 @@ def _labels(
             lacking += np.count_nonzero(labels == -1)
         return 1, least, most, lacking
 
-    return _find(paths, place, one, _ROW, ("labels", *options))
+    return _find(paths, place, one, _ROW, options=("labels", *options))
 
 
 def _check_labels(name: str, rows: np.ndarray, may_lack: bool) -> int:
