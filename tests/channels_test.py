@@ -126,6 +126,7 @@ def test_commands_take_the_run(images, run, tmp_path, capfd):
         ({"augmentation": "autoaugment"}, "--augmentation=autoaugment"),
         ({"augmentation": "simclr+solarize"}, "--augmentation=simclr+solarize"),
         ({"standardize": "0.5,0.5,0.5/1,1,1"}, "--standardize=0.5,0.5,0.5"),
+        ({"standardize": "imagenet"}, "--standardize=imagenet is of 3"),
         ({"reading_options": "value_range=2,1"}, "value_range=2.0,1.0"),
         ({"reading_options": "color_channels=0,1,4"}, "color_channels=0,1,4"),
     ],

@@ -33,8 +33,9 @@ _reading = functools.partial(option, family="reading_options")
 _input = functools.partial(option, family="data_options")
 
 
-def channel_statistics(standardize: str) -> ChannelStatistics:
-    """Returns the statistics of a `standardize` other than "dataset"."""
+def channel_statistics(standardize: str | None) -> ChannelStatistics:
+    """Returns statistics of a `standardize` that is not "dataset"."""
+    standardize = standardize or "imagenet"
     known = {
         "imagenet": IMAGENET_STATISTICS,
         "none": ChannelStatistics((0.0,) * 3, (1.0,) * 3),
