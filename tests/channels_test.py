@@ -92,9 +92,10 @@ def test_signatures_agree_with_the_encoder(run, expected, tmp_path):
     wanted = [embeddings[str(path)] for path in paths[:4]]
     np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
     values = [np.load(path) for path in paths[:4]]
-    pngs = [tf.io.encode_png(x).numpy() for x in values]
-    pngs[1] = tf.io.encode_png(values[1][..., :3]).numpy()
-    served = model.signatures["serving_bytes"](bytes=tf.constant(pngs))
+    files = [tf.io.encode_png(x).numpy() for x in values]
+    files[1] = tf.io.encode_png(values[1][..., :3]).numpy()
+    files[2] = paths[2].read_bytes()
+    served = model.signatures["serving_bytes"](bytes=tf.constant(files))
     assert served["ok"].numpy().tolist() == [True, False, True, True]
     rows = [0, 2, 3]
     found = served["embedding"].numpy()[rows]
@@ -127,6 +128,7 @@ def test_commands_take_the_run(images, run, tmp_path, capfd):
         ({"augmentation": "autoaugment"}, "--augmentation=autoaugment"),
         ({"augmentation": "simclr+solarize"}, "--augmentation=simclr+solarize"),
         ({"standardize": "0.5,0.5,0.5/1,1,1"}, "--standardize=0.5,0.5,0.5"),
+        ({"standardize": "imagenet"}, "--standardize=imagenet is of 3"),
         ({"reading_options": "value_range=2,1"}, "value_range=2.0,1.0"),
         ({"reading_options": "color_channels=0,1,4"}, "color_channels=0,1,4"),
     ],

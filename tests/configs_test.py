@@ -74,6 +74,7 @@ _OWN = {
     "supcon_cifar10_cpu",
     "supcon_joint_cifar10_cpu",
     "supcon_partly_cpu",
+    "supcon_shared_labels_cpu",
     "supcon_vit_cifar10_cpu",
 }
 

@@ -91,7 +91,7 @@ def start(tmp_path):
 )
 def test_a_run_starts_with_the_network_of_another(words, changes, start):
     parsed = flags.parse(PretrainCommand, [start, "--workdir=w", *words])
-    taken = _STARTED | {"zero_init_residual": True, "standardize": "imagenet"}
+    taken = _STARTED | {"zero_init_residual": True, "standardize": None}
     values = fields.values(parsed)
     assert {name: values[name] for name in taken} == taken | changes
 

@@ -10,6 +10,7 @@ from dataset_helpers import read, refused, write
 from image_helpers import write_records
 
 from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.datasets import Reading
 
 DEEP = np.random.default_rng(0).integers(0, 65536, (9, 11, 4), np.uint16)
@@ -63,6 +64,38 @@ def test_four_channels_keep_their_whole_range(form, tmp_path):
     path = f"tfrecord:{tmp_path / 'a.tfrecord'}"
     record = read(datasets.source(path, reading=FOUR))[0]
     np.testing.assert_array_equal(record["image"], expected)
+
+
+RAW = {
+    "uint8": ((DEEP >> 8).astype(np.uint8).tobytes(), DEEP >> 8, 255),
+    "uint16": (DEEP.tobytes(), DEEP, 65535),
+    "float32": (FLOATS.tobytes(), FLOATS, 1),
+    "float_list": (FLOATS.ravel().tolist(), FLOATS, 1),
+}
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_records_of_values_without_a_format(kind, tmp_path):
+    contents, values, largest = RAW[kind]
+    path = tmp_path / "a.tfrecord"
+    write_records(path, [{"image": contents, "label": 1}])
+
+    def reading(sides="9x11", channels=4, **options):
+        raw = f"{kind}:{sides}"
+        return Reading(channels=channels, raw_images=raw, **options)
+
+    source = datasets.source(f"tfrecord:{path}", reading=reading())
+    assert source.info.image_shape == (9, 11, 4)
+    expected = values.astype(np.float32) / np.float32(largest)
+    np.testing.assert_array_equal(read(source)[0]["image"], expected)
+    for words, other in (
+        ("record 0", reading("9x12")),
+        ("record 0", reading(channels=5)),
+        ("raw_images=.*value_range", reading(channels=3)),
+    ):
+        with pytest.raises(errors.UserError, match=words):
+            other.check()
+            datasets.source(f"tfrecord:{path}", reading=other)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])

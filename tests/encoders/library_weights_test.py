@@ -204,7 +204,7 @@ def test_a_download_that_fails_says_what_to_do(monkeypatch):
         ours("keras:VGG16", "imagenet")
 
 
-@pytest.mark.parametrize("standardize", ["none", "dataset", "0,0,0/1,1,1"])
+@pytest.mark.parametrize("standardize", ["none", "imagenet", "0,0,0/1,1,1"])
 def test_imagenet_weights_have_their_standardization(standardize):
     options = {"init_from": "imagenet", "workdir": "w"}
     options |= {"encoder": "keras:MobileNet", "standardize": standardize}
@@ -212,6 +212,6 @@ def test_imagenet_weights_have_their_standardization(standardize):
     with pytest.raises(errors.UserError, match="leave `standardize` out"):
         run.validate()
     # What a run records, and default.
-    for allowed in ("imagenet", "0.5,0.5,0.5/0.5,0.5,0.5"):
+    for allowed in (None, "0.5,0.5,0.5/0.5,0.5,0.5"):
         fields.replace(run, standardize=allowed).validate()
     fields.replace(run, init_from="w.h5").validate()

@@ -1,5 +1,6 @@
 """Signatures, also without the package; damaged and malicious files."""
 
+import functools
 import io
 import random
 import struct
@@ -17,6 +18,7 @@ from dataset_helpers import encoded
 from export_helpers import SIZE, make_images
 
 from tf_contrastive import classifiers, exporting, views
+from tf_contrastive.config.data import Reading
 from tf_contrastive.exporting import image_bytes, serving_module
 from tf_contrastive.views import preprocessing
 
@@ -242,6 +244,47 @@ def _malformed_files(count):
         ]
     generator.shuffle(files)
     return files
+
+
+def _npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("limits", [(), (100.0, 20000.0)])
+@pytest.mark.parametrize("channels", [1, 3, 5, 16])
+def test_numpy_files_are_decoded_or_refused(channels, limits):
+    decode = functools.partial(
+        image_bytes.decode_whole,
+        max_pixels=120,
+        reading=Reading(channels=channels, value_range=limits),
+    )
+    rng = np.random.default_rng(channels)
+    deep = rng.integers(0, 65536, (9, 11, channels), np.uint16)
+    eight, unit = (deep >> 8).astype(np.uint8), deep / np.float32(65535)
+    low, high = limits or (0, None)
+    for values, largest in ((eight, 255), (deep, 65535), (unit, 1)):
+        wanted = (values.astype(np.float64) - low) / ((high or largest) - low)
+        found = tf.function(decode)(tf.constant(_npy(values)))
+        np.testing.assert_allclose(found, np.clip(wanted, 0, 1), rtol=1e-7)
+    if channels == 1:
+        found = decode(tf.constant(_npy(deep[..., 0])))
+        np.testing.assert_array_equal(found, decode(tf.constant(_npy(deep))))
+    refused = [
+        _npy(deep)[:-1],
+        _npy(deep) + b"00",
+        _npy(deep).replace(b"(9, 11", b"(-9,-11"),
+        _npy(deep[:, :, [*range(channels), 0]]),
+        _npy(np.asfortranarray(deep)),
+        _npy(np.zeros([0, 11, channels], np.uint8)),
+        _npy(np.zeros([11, 11, channels], np.uint8)),
+        _npy(np.full_like(unit, np.nan)),
+        *[_npy(deep.astype(kind)) for kind in (">u2", "<i2", "<f8", "<i4")],
+    ]
+    for contents in refused if limits else [*refused, _npy(unit * 2)]:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            decode(tf.constant(contents))
 
 
 def test_malformed_files_do_not_affect_others(signatures):

@@ -6,7 +6,7 @@ import small
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, heads, train
+from tf_contrastive import checkpoints, exporting, heads, train
 from tf_contrastive.exporting.classifier_heads import ProbeHead
 
 _DECAY = 0.2
@@ -47,6 +47,10 @@ def test_what_is_read_of_a_run_is_the_average(tmp_path):
     model, _ = train.prepare(small.run(**options)).build()
     saved = tf.train.Checkpoint(**model.checkpointed())
     saved.restore(run.checkpoint).expect_partial()
+    parts, last = exporting.Parts.load(model), model.encoder.get_weights()
+    assert _distance(parts.encoder.get_weights(), last) > 1e-3
+    for one, wanted in ((parts.encoder, encoder), (parts.projection, head)):
+        assert _distance(one.get_weights(), wanted.get_weights()) == 0
     model.averages.use()
     assert _distance(model.encoder.get_weights(), encoder.get_weights()) == 0
     for part, found in (

@@ -33,8 +33,9 @@ _reading = functools.partial(option, family="reading_options")
 _input = functools.partial(option, family="data_options")
 
 
-def channel_statistics(standardize: str) -> ChannelStatistics:
-    """Returns the statistics of a `standardize` other than "dataset"."""
+def channel_statistics(standardize: str | None) -> ChannelStatistics:
+    """Returns statistics of a `standardize` that is not "dataset"."""
+    standardize = standardize or "imagenet"
     known = {
         "imagenet": IMAGENET_STATISTICS,
         "none": ChannelStatistics((0.0,) * 3, (1.0,) * 3),
@@ -142,6 +143,16 @@ class Reading(Group):
         " images; auto: found by its name, such as image",
         check=name_in_list,
     )
+    raw_images: str = _reading(
+        "",
+        "TYPE:HxW, such as uint16:120x120: TFRecord files have images without a"
+        " format, the values of an array [H, W, channels] in C order; empty:"
+        " encoded images",
+        check=matching(
+            r"(uint8|uint16|float32|float_list):[1-9]\d{0,4}x[1-9]\d{0,4}",
+            "uint8, uint16 or float32, for bytes, or float_list, and :HxW",
+        ),
+    )
     test_fraction: float = option(
         0.0,
         "fraction of each class of a folder or CSV file that has no split but"
@@ -173,6 +184,14 @@ class Reading(Group):
         return self.channels if is_float else None
 
     @property
+    def raw_form(self) -> tuple[str, tuple[int, int, int]] | None:
+        """Type and shape [h, w, C] of images without a format."""
+        if not self.raw_images:
+            return None
+        kind, height, width = re.split("[:x]", self.raw_images)
+        return kind, (int(height), int(width), self.channels)
+
+    @property
     def colors(self) -> tuple[int, ...]:
         """The channels of red, green and blue, or none."""
         usual = (0, 1, 2) if self.channels == 3 else ()
@@ -186,12 +205,14 @@ class Reading(Group):
                 f"{arg('value_range', written(limits))}: must be two numbers,"
                 " the lower first"
             )
-        if colors and not self.float_channels:
-            raise UserError(
-                f"{arg('color_channels', written(colors))} has no effect on"
-                " images of 3 channels of 8 bits: set"
-                f" {arg('value_range')}, or leave it out"
-            )
+        for name in ("color_channels", "raw_images"):
+            value = getattr(self, name)
+            if value and not self.float_channels:
+                raise UserError(
+                    f"{arg(name, written(value))} has no effect on images of 3"
+                    f" channels of 8 bits: set {arg('value_range')}, such as"
+                    " 0,255, or leave it out"
+                )
         is_triple = len({*colors}) == len(colors) == 3
         if colors and not (is_triple and max(colors) < self.channels):
             raise UserError(

@@ -431,14 +431,14 @@ class EncoderSetup(Group):
         " for it and keras_cv:NAME a file .h5 that `save_weights` wrote; empty:"
         " random weights",
     )
-    standardize: str = option(
-        "imagenet",
+    standardize: str | None = option(
+        None,
         "mean and standard deviation of the channels, by which the encoder's"
         " first layer standardizes images: ImageNet's, the dataset's (known, or"
         f" computed from at most {STANDARDIZE_EXAMPLES} examples), none, or"
-        " numbers M,M,M/S,S,S; imagenet with init_from=imagenet or a file: as"
-        " the network's ImageNet weights expect, with channels other than 3:"
-        " the dataset's",
+        " numbers M,M,M/S,S,S; auto: imagenet, with init_from=imagenet or a"
+        " file as the network's ImageNet weights expect, with channels other"
+        " than 3 dataset",
         check=standardization,
     )
     l2_normalize_features: bool = option(
@@ -463,8 +463,7 @@ class EncoderSetup(Group):
 
         A file may hold weights that were trained with any standardization.
         """
-        allowed = (EncoderSetup.standardize, _expected(encoder))
-        has_others = self.standardize not in allowed
+        has_others = self.standardize not in (None, _expected(encoder))
         if has_others and encoder.library and self.init_from == IMAGENET:
             raise UserError(
                 f"{arg('standardize', self.standardize)}:"
@@ -494,9 +493,12 @@ def resolve_stem(stem: str | None, image_size: int) -> str:
 
 
 def resolve_setup(
-    setup: EncoderSetup, encoder: EncoderDeclaration
+    setup: EncoderSetup, encoder: EncoderDeclaration, channels: int = 3
 ) -> EncoderSetup:
-    """Returns the setup of an encoder, with its standardization resolved."""
-    if setup.starts_from_weights(encoder) and setup.standardize == "imagenet":
-        return dataclasses.replace(setup, standardize=_expected(encoder))
-    return setup
+    """Returns an encoder's setup, with its standardization resolved."""
+    if setup.standardize is not None:
+        return setup
+    standardize = "imagenet" if channels == 3 else "dataset"
+    if setup.starts_from_weights(encoder):
+        standardize = _expected(encoder)
+    return dataclasses.replace(setup, standardize=standardize)

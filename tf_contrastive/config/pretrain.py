@@ -9,7 +9,6 @@ from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import (
     DEFAULT_IMAGE_SIZE,
-    STANDARDIZATIONS,
     Data,
     Reading,
     channel_statistics,
@@ -91,7 +90,7 @@ class Pretrain(Command):
         reading, setup = self.reading, self.setup
         reading.check()
         check_channels(self.views.policy, reading.float_channels)
-        if setup.standardize not in STANDARDIZATIONS:
+        if setup.standardize not in (None, "dataset", "none"):
             count = len(channel_statistics(setup.standardize).mean)
             if count != reading.channels:
                 raise UserError(
@@ -388,9 +387,7 @@ def resolve(
         products = "split" if machine.rounded_products else "plain"
         loss = loss.with_options(similarity_products=products)
     encoder = run.encoder.resolved(size)
-    setup = resolve_setup(run.setup, encoder)
-    if run.reading.channels != 3 and setup.standardize == "imagenet":
-        setup = dataclasses.replace(setup, standardize="dataset")
+    setup = resolve_setup(run.setup, encoder, run.reading.channels)
     views = resolve_views(run.views, dataset, size)
     if views.small_views:
         _check_small_views(encoder, views.small_side, extra)

@@ -5,7 +5,6 @@ LOW and HIGH are the range of its type or `Reading.value_range`: nothing is cut
 to 8 bits on the way.
 """
 
-import functools
 import io
 from collections.abc import Callable
 
@@ -127,30 +126,30 @@ def _of_pillow(image: PIL.Image.Image) -> np.ndarray:
     return np.stack(planes, axis=-1)
 
 
-def decode(contents: tf.Tensor, reading: Reading) -> tf.Tensor:
-    """Returns an image file's bytes, string [], as float32 [h, w, C]."""
-    return decoding.by_python(
-        lambda data: scaled(read(data)[1], reading),
-        contents,
-        tf.float32,
-        reading.channels,
-    )
+def decode(image: tf.Tensor, reading: Reading) -> tf.Tensor:
+    """Returns a file's bytes, string [], or values, as float32 [h, w, C]."""
 
+    def call(image: bytes | np.ndarray) -> np.ndarray:
+        values = read(image)[1] if isinstance(image, bytes) else image
+        return scaled(values, reading)
 
-def scaled_in_graph(values: tf.Tensor, reading: Reading) -> tf.Tensor:
-    """Returns `scaled` values of an image."""
-    scale = functools.partial(scaled, reading=reading)
-    pixels = decoding.by_python(scale, values, tf.float32, reading.channels)
-    pixels.set_shape([*values.shape[:2], reading.channels])
+    pixels = decoding.by_python(call, image, tf.float32, reading.channels)
+    if image.dtype != tf.string:
+        pixels.set_shape([*image.shape[:2], reading.channels])
     return pixels
 
 
 def record_decoder(reading: Reading) -> Callable[[Record], Record]:
-    """Returns what decodes the `image` of a record, string []."""
+    """Returns what decodes the `image` of a record, string [] or values."""
 
     def decode_record(record: Record) -> Record:
+        image = record["image"]
         if reading.float_channels is None:
-            return record | {"image": decoding.decode(record["image"])}
-        return record | {"image": decode(record["image"], reading)}
+            return record | {"image": decoding.decode(image)}
+        if form := reading.raw_form:
+            if image.dtype == tf.string:
+                image = tf.io.decode_raw(image, form[0])
+            image = tf.reshape(image, form[1])
+        return record | {"image": decode(image, reading)}
 
     return decode_record

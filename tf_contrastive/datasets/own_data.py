@@ -169,7 +169,7 @@ def _records(
         if reading.float_channels is None:
             found = {"image": _pixels(image, name)}
         else:
-            found = {"image": float_images.scaled_in_graph(image, reading)}
+            found = {"image": float_images.decode(image, reading)}
         if "label" in spec:
             found["label"] = tf.cast(element["label"], tf.int64)
         return found

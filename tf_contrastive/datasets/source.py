@@ -171,7 +171,10 @@ class Files:
         except (tf.errors.OpError, OSError, ValueError) as error:
             raise errors.UserError(
                 f"{name}: {place} cannot be read ({errors.first_line(error)}):"
-                " copy the file again, or write it with images in PNG or JPEG"
+                " copy the file again, write it with images in PNG or JPEG, or,"
+                " if they have no format, set"
+                f" {errors.arg('raw_images', 'TYPE:HxW')}, or"
+                f" {errors.arg('dataset', 'module:name')}"
             ) from error
 
     def unreadable(self, use: Callable[[Record], Any]) -> str | None:

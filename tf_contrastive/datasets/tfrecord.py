@@ -13,6 +13,7 @@ which compares them first.
 import dataclasses
 import functools
 import os
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
@@ -264,6 +265,7 @@ def choose_features(
 _IMAGE = Kind(
     "bytes", ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
 )
+_FLOATS = "float_list"  # Of `Reading.raw_images`.
 _LABEL = Kind(
     "int64", ("label", "image/class/label", "class/label", "image/label")
 )
@@ -286,23 +288,30 @@ def _choose(
         count = len(getattr(feature, kind).value) if kind != "none" else 0
         several = f"{count:,} x " if count != 1 else ""
         types[key] = several + kind.removesuffix("_list")
+    image = _IMAGE
+    if reading.raw_images.startswith(_FLOATS):
+        image = image._replace(type="floats")
+        types = {k: re.sub(".* x float", "floats", t) for k, t in types.items()}
     wanted = reading.label_feature or NO_FEATURE
     if reading.admits_unlabelled and wanted not in (NO_FEATURE, *types):
         types[wanted] = "int64"  # Of other records.
-    return choose_features(name, types, _IMAGE, _LABEL, reading)
+    return choose_features(name, types, image, _LABEL, reading)
 
 
-def parser(
-    image: str, label: str | None, may_lack: bool = False
+def _parser(
+    image: str, label: str | None, reading: Reading
 ) -> Callable[[tf.Tensor], Record]:
     """Returns serialized, string [] -> record, for records without faults.
 
-    Of the features of the encoded image and of the label, if any; with
-    `may_lack`, records may have no label, or -1, and then have -1.
+    Of the features of the image, encoded or its values, and of the label, if
+    any. Where `reading` admits it, records may have none, and then have -1.
     """
+    kind, shape = reading.raw_form or ("", ())
     spec = {image: tf.io.FixedLenFeature([], tf.string)}
+    if kind == _FLOATS:
+        spec[image] = tf.io.FixedLenFeature(shape, tf.float32)
     if label is not None:
-        none = -1 if may_lack else None
+        none = -1 if reading.admits_unlabelled else None
         spec[label] = tf.io.FixedLenFeature([], tf.int64, none)
 
     def parse(serialized: tf.Tensor) -> Record:
@@ -369,13 +378,14 @@ def tfrecord(
     files = Files(paths, np.zeros_like(counts), counts, read)
     first = files.use_first(name, lambda record: record.numpy())
     image, label = _choose(name, first, reading)
-    parse = parser(image, label, may_lack)
+    parse = _parser(image, label, reading)
     decode = float_images.record_decoder(reading)
     files.use_first(name, lambda record: decode(parse(record)))
     num_classes, lacking = None, 0
     if label is not None:
         try:
-            labels = _labels(paths, place, parse, (image, label, may_lack))
+            given = image, label, may_lack, reading.raw_form
+            labels = _labels(paths, place, parse, given)
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             record = files.unreadable(parse) or place
             raise errors.UserError(
@@ -391,6 +401,7 @@ def tfrecord(
         split,
         stop - start,
         num_classes,
+        reading.raw_form and reading.raw_form[1],
         unlabelled=lacking > 0,
         float_channels=reading.float_channels,
         by_pillow=reading.float_channels is not None,

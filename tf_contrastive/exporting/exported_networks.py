@@ -66,7 +66,8 @@ class Parts:
 
         Args:
           source: folder of a run, a `ContrastiveModel`, a Keras encoder, or
-            parts, which are returned unchanged.
+            parts, which are returned unchanged; with `ema` the averages of the
+            weights are taken.
           checkpoint: step of a run's checkpoint; None: the newest.
         """
         if isinstance(source, Parts):
@@ -75,8 +76,14 @@ class Parts:
             run = checkpoints.load_run(os.fspath(source), checkpoint)
             return cls.from_run(run)
         head = getattr(source, "projection_head", None)
+        head = head and _plain_head(head)
         encoder = plain_encoder(getattr(source, "encoder", source))
-        return cls(encoder, head and _plain_head(head))
+        if averages := getattr(source, "averages", None):
+            # First those of the encoder, then the head's.
+            weights = [*encoder.weights, *(head.weights if head else ())]
+            for average, weight in zip(averages.weights, weights, strict=False):
+                weight.assign(tf.convert_to_tensor(average))
+        return cls(encoder, head)
 
     @classmethod
     def from_run(cls, run: checkpoints.Run) -> "Parts":

@@ -3,8 +3,8 @@
 A file of a few bytes can declare 100,000 x 100,000 pixels, for which a decoder
 would allocate 30 GB; a progressive JPEG can have thousands of scans, and each
 takes as long as the whole image; and TensorFlow inflates all that a PNG holds.
-The functions are TensorFlow operations on the bytes of one JPEG or PNG. They
-fail if the bytes are not such a file; the caller drops it.
+The functions are TensorFlow operations on the bytes of one JPEG, PNG or .npy
+file. They fail if the bytes are not such a file; the caller drops it.
 """
 
 import functools
@@ -28,6 +28,16 @@ _MAX_METADATA = 1 << 16  # Bytes, as a JPEG can have in a segment.
 _SHORTS, _LONGS, _TIFF = (3, 8), (4, 9), 42
 _ABSENT = -1
 _FILL = 0xFFFF  # The marker of a byte that fills a gap in a JPEG.
+# Channels -> a PNG's type of colour: grey, with alpha, RGB, with alpha.
+_PNG_COLORS = {1: b"\0", 2: b"\4", 3: b"\2", 4: b"\6"}
+# The start of a .npy file of an image after its first byte, the bytes to which
+# `numpy.save` pads its header, and the types of its values.
+_NPY_START = (
+    r"^NUMPY\x01\x00v\x00\{'descr': '([|<]..)',"
+    r" 'fortran_order': False, 'shape':"
+)
+_NPY_BYTES = 128
+_NPY_TYPES = {"|u1": tf.uint8, "<u2": tf.uint16, "<f4": tf.float32}
 
 
 def on_host(function: Callable) -> Callable:
@@ -89,28 +99,71 @@ def decode(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
 def decode_whole(
     data: tf.Tensor, max_pixels: int, reading: Reading
 ) -> tf.Tensor:
-    """Decodes a PNG's bytes, string [], of 8 or 16 bits, of all its channels.
+    """Decodes the bytes, string [], of a .npy file or a PNG, of all channels.
+
+    A .npy file is as `numpy.save` writes an array [h, w, C], in C order, of
+    uint8, uint16 or float32; a PNG has 8 or 16 bits, and at most 4 channels.
 
     Returns:
       float32 [h, w, C] in [0, 1], as `reading` says.
 
     Raises:
-      InvalidArgumentError: for other formats or channels, or more pixels.
+      InvalidArgumentError: for other formats or channels, more pixels, or
+        floats out of range.
     """
-    has_16_bits = tf.strings.substr(data, 24, 1) == b"\x10"
-    # Its colours: grey, RGB, grey with alpha, RGBA.
-    color = tf.strings.substr(data, 25, 1)
-    count = {1: b"\0", 2: b"\4", 3: b"\2", 4: b"\6"}[reading.channels]
-    fits = starts(data, PNG_START) & (color == count)
-    pixels = tf.where(fits, _pixels_of_png(data), -1)
-    data = _checked(data, pixels, max_pixels)
-    values = tf.io.decode_png(data, reading.channels, tf.uint16)
-    # 8 bits are decoded to multiples of 257.
-    divisor = tf.where(has_16_bits | (not reading.value_range), 1.0, 257.0)
-    low, high = reading.value_range or (0.0, 65535.0)
-    image = tf.cast(values, tf.float64) / tf.cast(divisor, tf.float64)
-    image = tf.clip_by_value((image - low) / (high - low), 0.0, 1.0)
-    return tf.cast(image, tf.float32)
+    values, largest = _of_npy_or_png(data, max_pixels, reading.channels)
+    low, high = reading.value_range or (0.0, largest)
+    image = (values - low) / (high - low)
+    fits = (image >= 0) & (image <= 1)
+    if reading.value_range:
+        fits = tf.math.is_finite(image)
+    check = tf.debugging.Assert(tf.reduce_all(fits), ["floats out of range"])
+    with tf.control_dependencies([check]):
+        return tf.cast(tf.clip_by_value(image, 0.0, 1.0), tf.float32)
+
+
+def _of_npy_or_png(
+    data: tf.Tensor, max_pixels: int, channels: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns values [h, w, C], and the largest of their type, float64."""
+
+    def of_npy() -> tuple[tf.Tensor, tf.Tensor]:
+        last = f"(, {channels})" + "?" * (channels == 1)
+        form = rf"{_NPY_START} \((\d{{1,8}}), (\d{{1,8}}){last}\), \}} *\n$"
+        header = tf.strings.substr(data, 1, _NPY_BYTES - 1)
+        header = tf.strings.regex_replace(header, form, r"\1 \2 \3")
+        kind, *sides = tf.unstack(tf.strings.split(header)[:3], 3)
+        # Fails for another header.
+        sides = tf.strings.to_number(sides, tf.int64)
+        checked = _checked(data, tf.reduce_prod(sides), max_pixels)
+        rest = tf.strings.length(data) - _NPY_BYTES
+        body = tf.strings.substr(checked, _NPY_BYTES, rest)
+
+        def read(dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+            values = tf.cast(tf.io.decode_raw(body, dtype), tf.float64)
+            largest = dtype.max if dtype.is_integer else 1
+            return values, tf.constant(largest, tf.float64)
+
+        cases = [
+            (kind == name, functools.partial(read, dtype))
+            for name, dtype in _NPY_TYPES.items()
+        ]
+        values, largest = tf.case(cases)
+        return tf.reshape(values, [*tf.unstack(sides), channels]), largest
+
+    def of_png() -> tuple[tf.Tensor, tf.Tensor]:
+        fits = tf.strings.substr(data, 25, 1) == _PNG_COLORS[channels]
+        pixels = tf.where(fits, _pixels_of_png(data), -1)
+        checked = _checked(data, pixels, max_pixels)
+        values = tf.io.decode_png(checked, channels, tf.uint16)
+        # 8 bits are decoded to multiples of 257.
+        has_16_bits = tf.strings.substr(data, 24, 1) == b"\x10"
+        unit = tf.cast(tf.where(has_16_bits, 1, 257), tf.float64)
+        return tf.cast(values, tf.float64) / unit, 65535.0 / unit
+
+    if channels not in _PNG_COLORS:
+        return of_npy()
+    return tf.cond(starts(data, PNG_START), of_png, of_npy)
 
 
 def _pixels_of_png(data: tf.Tensor) -> tf.Tensor:

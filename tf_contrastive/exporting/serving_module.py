@@ -30,12 +30,13 @@ class ServingModule(tf.Module):
       float32 [N, C].
 
     The encoder of a run on images that are read whole takes float32 [N, H, W,
-    C] in [0, 1] in the place of uint8, and has no `serving_float`; bytes are
-    a PNG of 8 or 16 bits, of at most four channels. Another encoder that does
-    not take three channels takes float32 [N, S, S, K] in all of them, and has
-    neither `serving_float` nor `serving_bytes`. The loaded object
-    is called as the encoder is, has `variables` and `trainable_variables`, and
-    passes gradients; its `projection` maps features [N, D] to [N, P].
+    C] in [0, 1] in the place of uint8, and has no `serving_float`; bytes are a
+    .npy file of an array [H, W, C], or a PNG, see `image_bytes.decode_whole`.
+    Another encoder that does not take three channels takes float32 [N, S, S, K]
+    in all of them, and has neither `serving_float` nor `serving_bytes`. The
+    loaded object is called as the encoder is, has `variables` and
+    `trainable_variables`, and passes gradients; its `projection` maps features
+    [N, D] to [N, P].
 
     Args:
       encoder: plain float32 Keras model, [N, S, S, K] -> [N, D].
@@ -106,21 +107,17 @@ class ServingModule(tf.Module):
 
     def signatures(self) -> dict[str, tf.types.experimental.GenericFunction]:
         """Returns the signatures, by name."""
-        if self._is_whole:
+        spec, prepare = self.encoder_spec, self._nonempty
+        if self._is_whole or self._channels == 3:
+            dtype = tf.float32 if self._is_whole else tf.uint8
             shape = [None, None, None, self._channels]
-            spec = tf.TensorSpec(shape, tf.float32, "images")
-            prepare = self._resize_whole
-        elif self._channels != 3:
-            spec, prepare = self.encoder_spec, self._nonempty
-        else:
             # Named, since requests name their inputs.
-            spec = tf.TensorSpec([None, None, None, 3], tf.uint8, "images")
+            spec = tf.TensorSpec(shape, dtype, "images")
             prepare = self._resize
 
         def of_images(
             outputs: Callable[[tf.Tensor], dict[str, tf.Tensor]],
             spec: tf.TensorSpec = spec,
-            prepare: Callable[[tf.Tensor], tf.Tensor] = prepare,
         ) -> tf.types.experimental.GenericFunction:
             def function(images: tf.Tensor) -> dict[str, tf.Tensor]:
                 count = tf.shape(images)[0]
@@ -134,13 +131,11 @@ class ServingModule(tf.Module):
             return {"embedding": features}
 
         signatures = {"serving_default": of_images(embedding)}
-        if self._channels == 3 and not self._is_whole:
+        if spec.dtype == tf.uint8:
             signatures["serving_float"] = of_images(
-                embedding,
-                tf.TensorSpec(spec.shape, tf.float32, "images"),
-                lambda images: self._resize(check_range(images)),
+                embedding, tf.TensorSpec(spec.shape, tf.float32, "images")
             )
-        if self._channels <= 4 if self._is_whole else self._channels == 3:
+        if self._is_whole or self._channels == 3:
             signatures["serving_bytes"] = tf.function(
                 self._embed_bytes,
                 input_signature=[tf.TensorSpec([None], tf.string, "bytes")],
@@ -173,36 +168,25 @@ class ServingModule(tf.Module):
     # AutoGraph would search for something to convert, slowly and in vain.
     @tf.autograph.experimental.do_not_convert
     def _resize(self, images: tf.Tensor) -> tf.Tensor:
-        """Resizes and crops [N, H, W, 3] to [max(N, 1), S, S, 3]."""
-        size, is_float = self._size, images.dtype == tf.float32
+        """Resizes and crops [N, H, W, C] to [max(N, 1), S, S, C] in [0, 1]."""
+        size, unit = self._size, preprocessing.LEVEL
+        if images.dtype == tf.float32:
+            images, unit = check_range(images), 1.0
+        shape = [size, size, self._channels]
         count, height, width = tf.unstack(tf.shape(images)[:3])
+        is_ready = (height == size) & (width == size)
 
-        def scaled() -> tf.Tensor:
-            whole = tf.ensure_shape(images, [None, size, size, 3])
-            if is_float:
-                return whole
-            return preprocessing.resize_and_crop(whole, size)
-
-        def resized() -> tf.Tensor:
-            values = images * 255.0 if is_float else images
-            return preprocessing.resize_and_crop(values, size)
+        def resized(shape: list[int | None]) -> tf.Tensor:
+            checked = tf.ensure_shape(images, shape)
+            return preprocessing.resize_and_crop(checked, size, unit=unit)
 
         return tf.case(
             [
-                (count < 1, lambda: tf.zeros([1, size, size, 3])),
-                ((height == size) & (width == size), scaled),
+                (count < 1, lambda: tf.zeros([1, *shape])),
+                # A known size is left unchanged, at no cost.
+                (is_ready, lambda: resized([None, *shape])),
             ],
-            default=resized,
-        )
-
-    def _resize_whole(self, images: tf.Tensor) -> tf.Tensor:
-        """Resizes and crops float32 [N, H, W, C] to [max(N, 1), S, S, C]."""
-        return tf.cond(
-            tf.shape(images)[0] > 0,
-            lambda: preprocessing.resize_and_crop(
-                check_range(images), self._size, unit=1.0
-            ),
-            lambda: self._nonempty(images[:, :1, :1]),
+            default=lambda: resized([None] * 4),
         )
 
     def _embed_bytes(self, bytes: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -221,16 +205,12 @@ class ServingModule(tf.Module):
 
         @tf.autograph.experimental.do_not_convert
         def decode(row: tf.Tensor, data: tf.Tensor) -> tuple:
-            unit = preprocessing.LEVEL
+            most = self._max_pixels
             if self._is_whole:
-                unit, most = 1.0, self._max_pixels
                 image = image_bytes.decode_whole(data, most, self._reading)
             else:
-                image = image_bytes.decode(data, self._max_pixels)
-            pixels = preprocessing.resize_and_crop(
-                image[tf.newaxis], self._size, unit=unit
-            )
-            return row, pixels[0]
+                image = image_bytes.decode(data, most)
+            return row, self._resize(image[tf.newaxis])[0]
 
         # No operation catches another one's error, but a dataset can drop
         # elements that fail. The spare row keeps the batch from being empty.

@@ -209,7 +209,7 @@ def prepare(run: Pretrain, cores: int) -> tuple[train.PreparedRun, bool]:
       UserError: for a batch that these cores cannot share.
     """
     if run.setup.standardize == "dataset":  # Any constants compile equally.
-        run = fields.replace(run, standardize="imagenet")
+        run = fields.replace(run, standardize=None)
     strategy = tf.distribute.get_strategy()
     machine = Machine(cores, on_tpu=True, on_cpu=False, rounded_products=True)
     try:
