@@ -18,9 +18,9 @@ FLOATS = DEEP / np.float32(65535)
 FOUR = Reading(channels=4)
 
 
-def numpy_file(array):
+def numpy_file(array, save=np.save):
     file = io.BytesIO()
-    np.save(file, array)
+    save(file, array)
     return file.getvalue()
 
 
@@ -42,6 +42,7 @@ FORMS = {
     "big.npy": (numpy_file(DEEP.astype(">u2")), DEEP, 65535),
     "f4.npy": (numpy_file(FLOATS), FLOATS, 1),
     "f8.npy": (numpy_file(DEEP / 65535), FLOATS, 1),
+    "u2.npz": (numpy_file(DEEP, np.savez_compressed), DEEP, 65535),
     "rgba16.png": (tf.io.encode_png(DEEP).numpy(), DEEP, 65535),
     "rgba8.png": (
         tf.io.encode_png((DEEP >> 8).astype(np.uint8)).numpy(),

@@ -6,6 +6,7 @@ to 8 bits on the way.
 """
 
 import io
+import zipfile
 from collections.abc import Callable
 
 import numpy as np
@@ -18,8 +19,9 @@ from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.source import Record
 
-# NumPy's files, which only hold these images: extension and start.
-EXTENSION, _NPY = ".npy", b"\x93NUMPY"
+# NumPy's files, which only hold these images: extensions and starts.
+EXTENSIONS = (".npy", ".npz")
+_NPY, _ZIP = b"\x93NUMPY", b"PK"
 # Where a PNG says how many bits a value has.
 _PNG_BITS = 24
 # Kind and bytes of a type -> its range.
@@ -87,6 +89,8 @@ def read(contents: bytes) -> tuple[str, np.ndarray]:
     """
     if contents.startswith(_NPY):
         return "NPY", np.load(io.BytesIO(contents), allow_pickle=False)
+    if contents.startswith(_ZIP):
+        return "NPZ", _of_npz(contents)
     with decoding.opened(contents) as image:
         if image.size[0] * image.size[1] > decoding.MAX_PIXELS:
             raise PIL.Image.DecompressionBombError
@@ -96,6 +100,14 @@ def read(contents: bytes) -> tuple[str, np.ndarray]:
     dtype = tf.uint16 if contents[_PNG_BITS] == 16 else tf.uint8
     with tf.device("CPU:0"):
         return "PNG", tf.io.decode_png(contents, dtype=dtype).numpy()
+
+
+def _of_npz(contents: bytes) -> np.ndarray:
+    (member, *others) = zipfile.ZipFile(io.BytesIO(contents)).infolist()
+    if others or member.file_size > 8 * decoding.MAX_PIXELS:
+        raise FormError("of several arrays, or too large: write one array")
+    with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
+        return arrays[arrays.files[0]]
 
 
 def _of_pillow(image: PIL.Image.Image) -> np.ndarray:

@@ -91,7 +91,7 @@ def walk(root: str, reading: Reading = _READING) -> tuple[list[str], list[str]]:
     """
     extensions = decoding.extensions()
     if reading.float_channels is not None:
-        extensions += (float_images.EXTENSION,)
+        extensions += float_images.EXTENSIONS
     images: list[str] = []
     others: list[str] = []
     for folder, names in _contents(root):
@@ -211,7 +211,7 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
     images, others = walk(path, reading)
     heic = decoding.lacking(others)
     left_out = _extensions(others) + heic
-    if any(x.lower().endswith(float_images.EXTENSION) for x in others):
+    if any(x.lower().endswith(float_images.EXTENSIONS) for x in others):
         left_out += f"; NumPy's need {errors.arg('channels', 'N')}"
     if not images:
         raise errors.UserError(

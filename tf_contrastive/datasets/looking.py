@@ -47,7 +47,7 @@ REASONS = (
 )
 _DAMAGED, _CLOSED, ABSENT, _PIXELS, _NUMBERS, _BOMB, _FORMAT, _FORM = range(8)
 # Formats of images, by their number in a `ROW`.
-FORMATS = (*decoding.FORMATS, "NPY")
+FORMATS = (*decoding.FORMATS, "NPY", "NPZ")
 # What is found of an image: its height and width, 0 of an unreadable one; the
 # place of its format in `FORMATS`, of an unreadable one in `REASONS`;
 # one of `WAYS`; the orientation of one that TensorFlow decodes, 1 to 8; and a

@@ -3,6 +3,8 @@
 The names of the columns are in a header, and nothing is guessed from values.
 """
 
+import codecs
+import functools
 import os
 import re
 
@@ -21,6 +23,8 @@ from tf_contrastive.datasets.paths import few
 from tf_contrastive.datasets.source import Access, Source
 
 _FORM = f"write a header such as path,label,split, {OWN}"
+# The marks that spreadsheets write before other text than UTF-8.
+_UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 # Names of columns, in lower case and without spaces, hyphens and "_".
 _PATHS = ("path", "image", "file", "filename")
 _LABELS = ("label", "class", "target")
@@ -45,8 +49,9 @@ def _read(file: str, reading: Reading) -> pa.Table:
     """
     wanted = {*_PATHS, _plain(reading.csv_path_column)} - {""}
     try:
-        # Spreadsheets write a mark before the text.
-        content = files.read(file).decode("utf-8-sig")
+        raw = files.read(file)
+        is_utf16 = raw.startswith(_UTF16)
+        content = raw.decode("utf-16" if is_utf16 else "utf-8-sig")
         if "\0" in content:
             raise ValueError("it has zero bytes")
         first = re.split(r"[\r\n]", content, maxsplit=1)[0]
@@ -79,10 +84,14 @@ def _read(file: str, reading: Reading) -> pa.Table:
             f"{file} is not a table ({errors.first_line(error)}): {_FORM}, in"
             " UTF-8"
         ) from error
+    columns = [pc.utf8_trim_whitespace(c).combine_chunks() for c in table]
+    # Spreadsheets fill tables up.
+    is_empty = functools.reduce(pc.and_, [pc.equal(x, "") for x in columns])
+    table = pa.table(dict(zip(names, columns, strict=True)))
+    table = table.filter(pc.invert(is_empty))
     if not table.num_rows:
         raise errors.UserError(f"{file} is empty: {_FORM}, and a line an image")
-    columns = [pc.utf8_trim_whitespace(c).combine_chunks() for c in table]
-    return pa.table(dict(zip(names, columns, strict=True)))
+    return table
 
 
 def _column(
