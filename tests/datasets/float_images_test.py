@@ -71,7 +71,6 @@ RAW = {
     "uint8": ((DEEP >> 8).astype(np.uint8).tobytes(), DEEP >> 8, 255),
     "uint16": (DEEP.tobytes(), DEEP, 65535),
     "float32": (FLOATS.tobytes(), FLOATS, 1),
-    "float_list": (FLOATS.ravel().tolist(), FLOATS, 1),
 }
 
 

@@ -33,7 +33,6 @@ def run(options: Export) -> int:
     """Exports a checkpoint, and prints where and how to call it."""
     with terminal.without_start_lines():
         from tf_contrastive import checkpoints, exporting
-        from tf_contrastive.embedding import run_images
 
     settings = options.exporting
     formats = settings.format
@@ -44,8 +43,6 @@ def run(options: Export) -> int:
     if settings.head == "probe":
         features = parts.encoder.output_shape[-1]
         head = exporting.ProbeHead.from_run(saved, features)
-    elif settings.head == "prototype":
-        head = run_images.prototypes(saved, parts.encoder, settings.data_dir)
     output_dir = settings.output_dir or os.path.join(settings.workdir, "export")
     path = exporting.export(
         parts,

@@ -146,11 +146,11 @@ class Reading(Group):
     raw_images: str = _reading(
         "",
         "TYPE:HxW, such as uint16:120x120: TFRecord files have images without a"
-        " format, the values of an array [H, W, channels] in C order; empty:"
+        " format, the bytes of an array [H, W, channels] in C order; empty:"
         " encoded images",
         check=matching(
-            r"(uint8|uint16|float32|float_list):[1-9]\d{0,4}x[1-9]\d{0,4}",
-            "uint8, uint16 or float32, for bytes, or float_list, and :HxW",
+            r"(uint8|uint16|float32):[1-9]\d{0,4}x[1-9]\d{0,4}",
+            "uint8, uint16 or float32, and :HxW",
         ),
     )
     test_fraction: float = option(

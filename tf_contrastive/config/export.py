@@ -26,12 +26,8 @@ class Exporting(Group):
     )
     head: str = option(
         "none",
-        "classifier of the signature `classify`: the run's linear probe, or"
-        " class prototypes from the run's training split",
-        choices=("none", "probe", "prototype"),
-    )
-    data_dir: str = option(
-        "", "folder of prepared TensorFlow Datasets; empty: the run's"
+        "classifier of the signature `classify`: the run's linear probe",
+        choices=("none", "probe"),
     )
     max_image_pixels: int = option(
         2**25,  # Decoded within 2 seconds and 512 MiB.

@@ -152,16 +152,14 @@ def decode(image: tf.Tensor, reading: Reading) -> tf.Tensor:
 
 
 def record_decoder(reading: Reading) -> Callable[[Record], Record]:
-    """Returns what decodes the `image` of a record, string [] or values."""
+    """Returns what decodes the `image` of a record, string []."""
 
     def decode_record(record: Record) -> Record:
         image = record["image"]
         if reading.float_channels is None:
             return record | {"image": decoding.decode(image)}
         if form := reading.raw_form:
-            if image.dtype == tf.string:
-                image = tf.io.decode_raw(image, form[0])
-            image = tf.reshape(image, form[1])
+            image = tf.reshape(tf.io.decode_raw(image, form[0]), form[1])
         return record | {"image": decode(image, reading)}
 
     return decode_record

@@ -13,7 +13,6 @@ which compares them first.
 import dataclasses
 import functools
 import os
-import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
@@ -265,7 +264,6 @@ def choose_features(
 _IMAGE = Kind(
     "bytes", ("image", "image/encoded", "image_encoded", "image_raw", "encoded")
 )
-_FLOATS = "float_list"  # Of `Reading.raw_images`.
 _LABEL = Kind(
     "int64", ("label", "image/class/label", "class/label", "image/label")
 )
@@ -288,14 +286,10 @@ def _choose(
         count = len(getattr(feature, kind).value) if kind != "none" else 0
         several = f"{count:,} x " if count != 1 else ""
         types[key] = several + kind.removesuffix("_list")
-    image = _IMAGE
-    if reading.raw_images.startswith(_FLOATS):
-        image = image._replace(type="floats")
-        types = {k: re.sub(".* x float", "floats", t) for k, t in types.items()}
     wanted = reading.label_feature or NO_FEATURE
     if reading.admits_unlabelled and wanted not in (NO_FEATURE, *types):
         types[wanted] = "int64"  # Of other records.
-    return choose_features(name, types, image, _LABEL, reading)
+    return choose_features(name, types, _IMAGE, _LABEL, reading)
 
 
 def _parser(
@@ -306,10 +300,7 @@ def _parser(
     Of the features of the image, encoded or its values, and of the label, if
     any. Where `reading` admits it, records may have none, and then have -1.
     """
-    kind, shape = reading.raw_form or ("", ())
     spec = {image: tf.io.FixedLenFeature([], tf.string)}
-    if kind == _FLOATS:
-        spec[image] = tf.io.FixedLenFeature(shape, tf.float32)
     if label is not None:
         none = -1 if reading.admits_unlabelled else None
         spec[label] = tf.io.FixedLenFeature([], tf.int64, none)

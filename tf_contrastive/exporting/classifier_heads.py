@@ -40,8 +40,7 @@ class ProbeHead(tf.Module):
             raise errors.UserError(
                 f"{errors.arg('head', 'probe')}: the run trained no probe (it"
                 f" had {errors.arg('probe', 'False')}, or data without labels):"
-                f" use {errors.arg('head', 'prototype')} with labelled data, or"
-                f" {errors.arg('head', 'none')}"
+                f" use {errors.arg('head', 'none')}"
             )
         probe = heads.LinearProbe(classes)
         probe.build([None, features])
