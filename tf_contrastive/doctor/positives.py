@@ -18,8 +18,7 @@ def per_anchor(
         labels.
       num_examples: examples of all classes together.
     """
-    batch, views = run.schedule.batch_size, run.views.views
-    loss = run.loss
+    batch, views, loss = run.schedule.batch_size, run.views.views, run.loss
     if loss.takes_logits:
         return None
     # The fraction of the anchors that are candidates, too.
