@@ -99,7 +99,6 @@ def test_workers_resolve_relative_paths(embed, workdir, tmp_path, monkeypatch):
     records = "tfrecord:./*.tfrecord"
     prepared = {"saved_model": "export", "input": "twelve", "data_dir": "tfds"}
     for kind, values in {
-        "record": {"workdir": "run", "input": records},
         "derived": {
             "workdir": "run",
             "input": f"subset:fraction=1,of={records}",

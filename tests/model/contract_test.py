@@ -178,16 +178,17 @@ _QUICK = {
     "small views in chunks",
     "unlabelled, joint, in chunks",
 }
+_SLOW = [
+    *("momentum", "mixing", "device augmentation", "small views"),
+    *("online kNN", "unlabelled", "loss with a weight", "loss scaling"),
+]
 
 
 @pytest.mark.parametrize(
     ("feature", "replicas"),
     [
         *((name, 2) for name in sorted(_QUICK)),
-        *(
-            pytest.param(name, 4, marks=pytest.mark.slow)
-            for name in [n for n in FEATURES if n not in _QUICK]
-        ),
+        *(pytest.param(name, 4, marks=pytest.mark.slow) for name in _SLOW),
         pytest.param("LARS", 8, marks=pytest.mark.slow),
     ],
 )
@@ -220,7 +221,9 @@ def test_chunks_change_nothing(feature, monkeypatch):
 # XLA's ReLU makes 0 of the NaN by which a step is skipped, on CPUs: the probe
 # learns in that step.
 @pytest.mark.slow
-@pytest.mark.parametrize("feature", sorted({*FEATURES} - {"skipped steps"}))
+@pytest.mark.parametrize(
+    "feature", [*_SLOW, *sorted(_QUICK - {"skipped steps"})]
+)
 def test_the_compiled_step_is_the_same(feature):
     compiled = _trained(feature, jit_compile=True)
     # Rounding, where it turns a ReLU; another loss would give about 1.
