@@ -434,6 +434,7 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
     assert "next: python -m tf_contrastive export --workdir=" in said.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "following"),
     [

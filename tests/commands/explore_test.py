@@ -85,6 +85,7 @@ def test_copies_are_found_across_splits_and_classes(explored):
     assert near["correlation"] > 0.9
 
 
+@pytest.mark.slow
 def test_every_image_has_neighbors_and_the_query_is_found(explored):
     _, found = explored
     every = found["neighbors"]

@@ -26,6 +26,8 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.exporting import tflite_onnx
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
@@ -81,7 +83,6 @@ def _classified(path, images):
     return served["labels"].numpy(), served["probabilities"].numpy()
 
 
-@pytest.mark.slow
 def test_the_probe_of_the_run_classifies(workdir, exported, split):
     path, out = exported
     labels, probabilities = _classified(path, split[0])
@@ -101,7 +102,6 @@ def test_the_probe_of_the_run_classifies(workdir, exported, split):
         assert file.read().split() == [str(digit) for digit in range(10)]
 
 
-@pytest.mark.slow
 def test_an_older_checkpoint(workdir, tmp_path, split):
     path = _export(workdir, tmp_path, checkpoint=0)
     assert path.endswith("/1")
@@ -148,7 +148,6 @@ def _onnx(file, images):
     return session.run(["embedding"], {"images": images})[0]
 
 
-@pytest.mark.slow
 @pytest.mark.keras
 @pytest.mark.parametrize(
     ("file", "run"), [("encoder.tflite", _tflite), ("encoder.onnx", _onnx)]
@@ -161,7 +160,6 @@ def test_other_runtimes_equal_the_saved_model(exported, held_out, file, run):
         assert difference <= 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.slow
 @pytest.mark.keras
 def test_eight_bits_keep_the_direction(exported, held_out):
     images, expected = held_out
@@ -171,7 +169,6 @@ def test_eight_bits_keep_the_direction(exported, held_out):
     assert cosine >= 0.999
 
 
-@pytest.mark.slow
 @pytest.mark.keras
 def test_the_differences_are_reported(exported):
     path, out = exported

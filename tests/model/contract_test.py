@@ -170,17 +170,12 @@ def _check_equal(result, reference, tolerance, of_means=1e-4):
         assert np.linalg.norm(w - true) < tolerance * scale, i
 
 
-# Each has several features at once.
-_QUICK = {
-    "LARS",
-    "momentum in chunks",
-    "skipped steps",
-    "small views in chunks",
-    "unlabelled, joint, in chunks",
-}
+# Others are in the slow tests.
+_QUICK = {"LARS", "momentum in chunks", "skipped steps"}
 _SLOW = [
     *("momentum", "mixing", "device augmentation", "small views"),
     *("online kNN", "unlabelled", "loss with a weight", "loss scaling"),
+    *("small views in chunks", "unlabelled, joint, in chunks"),
 ]
 
 

@@ -21,7 +21,11 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.tensorboard import hparams, projector, scalars
 
-pytestmark = pytest.mark.usefixtures("small_encoder")
+pytestmark = [
+    pytest.mark.usefixtures("small_encoder"),
+    pytest.mark.slow,
+    pytest.mark.keras,
+]
 
 
 _OPTIONS = {
@@ -116,7 +120,6 @@ def _points(server, run, tag):
     return {step: value for _, step, value in points}
 
 
-@pytest.mark.slow
 def test_scalars_are_in_groups(server):
     tags = set(server.get("plugin/scalars/tags")["a/events"])
     trained = {tag for tag in tags if not tag.startswith("validation/")}
@@ -169,7 +172,6 @@ def test_histograms_are_written_after_a_step_and_each_epoch(server, runs):
     assert all(1 < rank < 64 for rank in ranks.values())
 
 
-@pytest.mark.slow
 def test_summaries_do_not_change_the_run(runs, tmp_path):
     folder, result = runs
     other = train.pretrain(
