@@ -317,7 +317,10 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
 
             def is_over():
                 sockets = psutil.net_connections()
-                computed = client.metric("predict_seconds_count")
+                computed = 0.0
+                # A busy machine may be too slow for this request, too.
+                with contextlib.suppress(ConnectionError):
+                    computed = client.metric("predict_seconds_count")
                 held = [x.raddr for x in sockets if x.fd > 0]
                 return computed and address not in held
 
