@@ -57,6 +57,7 @@ def expected(images, run):
     return paths, pixels, dict(zip(map(str, paths), embeddings, strict=True))
 
 
+@pytest.mark.slow
 def test_statistics_are_of_all_channels(images, run):
     paths = (images / "train").glob("*/*.npy")
     pixels = np.stack([np.load(path) for path in paths]) / 65535

@@ -10,18 +10,20 @@ from tf_contrastive.base import terminal
 
 
 @pytest.mark.parametrize(
-    ("word", "streams", "status"),
+    ("word", "streams", "status", "unbuffered"),
     [
-        ("--help", ">&-", 0),
-        ("--help", ">/dev/full", 0),
-        ("datasets", ">/dev/full", 0),
-        ("--help", "2>&-", 0),
-        ("--help", "<&- >&- 2>&-", 0),
-        ("nope", "2>&-", 2),
-        ("nope", "2>/dev/full", 2),
+        ("--help", ">&-", 0, ""),
+        ("--help", ">/dev/full", 0, ""),
+        ("--help", ">/dev/full", 0, "1"),
+        ("datasets", ">/dev/full", 0, ""),
+        ("datasets", ">/dev/full", 0, "1"),
+        ("--help", "2>&-", 0, ""),
+        ("--help", "<&- >&- 2>&-", 0, ""),
+        ("nope", "2>&-", 2, ""),
+        ("nope", "2>/dev/full", 2, ""),
+        ("nope", "2>/dev/full", 2, "1"),
     ],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_closed_and_full_streams_leave_the_status(
     word, streams, status, unbuffered
 ):

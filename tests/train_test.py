@@ -378,6 +378,7 @@ def test_views_are_shown_after_the_first_step(
     np.testing.assert_array_equal(*map(tf.make_ndarray, shown))
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     options = _options(
         tmp_path, optimizer="sgd", learning_rate=1e38, warmup_epochs=0

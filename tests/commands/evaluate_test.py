@@ -141,6 +141,7 @@ def _stub(monkeypatch, name, *measurements):
     monkeypatch.setattr(PROTOCOLS[name], "implementation", path)
 
 
+@pytest.mark.slow
 def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
     hits = {"top1": 1.0, "correct": np.ones([360], bool)}
     killed = ("", KeyboardInterrupt())

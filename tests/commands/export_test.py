@@ -236,6 +236,7 @@ def test_what_is_finished_is_kept_when_a_format_fails(
 # ---- The card ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_card_describes_data_and_recipe(workdir, exported, tmp_path):
     with open(f"{exported[0]}/README.md") as file:
         card = file.read()

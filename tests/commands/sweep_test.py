@@ -327,7 +327,8 @@ def test_a_task_of_an_array_does_one_run(run, commands, tmp_path):
 def test_a_killed_sweep_of_digits_resumes(run, tmp_path, capfd):
     words = (
         *("--dataset=digits", "--encoder=convnet", "--split=train[:256]"),
-        *("--batch_size=64", "--epochs=20", *small.FLAGS, "--seed=0"),
+        *("--batch_size=64", "--epochs=10", "--augmentation=crop"),
+        *("--evaluate_protocols=knn", *small.FLAGS, "--seed=0"),
     )
     command = running.main("sweep", f"--workdir={tmp_path / 's'}", *words)
     with running.start(command) as sweeping:

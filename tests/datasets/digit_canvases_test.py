@@ -100,6 +100,7 @@ def test_small_digits_cover_the_papers_share_of_an_image():
     assert np.mean(legible) == 9 / 16  # Without the option.
 
 
+@pytest.mark.slow
 def test_places_are_uniform_over_the_canvas_and_overlap(tmp_path):
     images, digits = {"train": pictures(1437, 28, 1, 0)}, np.arange(1437) % 10
     prepare(tmp_path, "mnist", images, {"train": digits}, "0123456789")

@@ -108,6 +108,7 @@ def test_values_and_gradients_are_those_of_the_global_batch(
     _check(_case(shape, mean=mean, std=std), replicas)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize("device", _OTHER_DEVICES)
 def test_other_devices_compute_the_same(device, replicas, monkeypatch):

@@ -136,6 +136,7 @@ def test_a_transformer_is_fine_tuned_as_in_moco_v3(monkeypatch):
     assert (recipe.steps, recipe.warmup_steps) == (40, 4)
 
 
+@pytest.mark.slow
 def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
     class _Model:
         losses = ()

@@ -100,6 +100,7 @@ def both(tmp_path_factory):
 # ---- One run, two stages -----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_command_trains_and_tells_both_stages(both):
     workdir, out = both
     report = _read(workdir / "linear.json")

@@ -135,6 +135,7 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
     np.testing.assert_allclose(errors, expected, atol=0.03)
 
 
+@pytest.mark.slow
 def test_corruptions_that_nobody_can_make_are_refused_before_the_work():
     scored = _subject("cifar10", robustness_corruptions="frost,contrast")
     with pytest.raises(UserError, match=r"frost.*cifar10_corrupted"):

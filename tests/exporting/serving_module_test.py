@@ -287,6 +287,7 @@ def test_numpy_files_are_decoded_or_refused(channels, limits):
             decode(tf.constant(contents))
 
 
+@pytest.mark.slow
 def test_malformed_files_do_not_affect_others(signatures):
     serve = signatures["serving_bytes"]
     files = _malformed_files(300)

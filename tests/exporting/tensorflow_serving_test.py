@@ -114,6 +114,7 @@ def test_serve_says_what_is_wrong(serve, words, told):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_installed_server_is_used_where_docker_is_not(serve, base, tmp_path):
     """Docker's client alone is not enough: its daemon may not run."""
     programs = tmp_path / "installed"

@@ -135,6 +135,7 @@ def test_replicas_change_neither_value_nor_gradient(name, options, replicas):
     assert _error(g, gradient) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ntxent", "supcon", "triplet"])
 @pytest.mark.parametrize("replicas", [2, 8])
 def test_nor_do_they_with_small_views(name, replicas):

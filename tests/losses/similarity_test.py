@@ -24,12 +24,10 @@ def _whole(z, temperature, weights, include_self):
     return value, tape.gradient(value, z)
 
 
+@pytest.mark.parametrize("include_self", [False, True])
 @pytest.mark.parametrize(
-    ("temperature", "include_self"),
-    [(0.1, False), (0.005, True), (0.1, True), (0.005, False)],
-)
-@pytest.mark.parametrize(
-    ("images", "block_size"), [(5, 3), (8, 4), (7, 14), (800, None)]
+    ("images", "block_size", "temperature"),
+    [(5, 3, 0.1), (8, 4, 0.005), (7, 14, 0.1), (800, None, 0.005)],
 )
 def test_log_sum_exp(images, block_size, temperature, include_self):
     z = _RNG.normal(size=[images, 2, 6]).astype(np.float32)

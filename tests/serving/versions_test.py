@@ -122,7 +122,7 @@ _BAD = {
 
 
 @pytest.mark.parametrize("text", _BAD.values(), ids=list(_BAD))
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_bad_version_does_not_replace_the_served_one(
     base, text, number, caplog
 ):
