@@ -51,7 +51,6 @@ FEATURES = {
     "gradient cache": _CHUNKS,
     "mixing": {"loss": "cross_entropy", "mix": _MIX},
     "mixing in chunks": {"loss": "cross_entropy", "mix": _MIX, **_CHUNKS},
-    "device augmentation": {"augment": _tinted},
     "small views": {"small": 3, "loss": "ntxent", "augment": _tinted},
     "small views in chunks": {"small": 1, **_CHUNKS},
     "online kNN": {"online_knn_size": 24, "ema": 0.5},
@@ -170,21 +169,20 @@ def _check_equal(result, reference, tolerance, of_means=1e-4):
         assert np.linalg.norm(w - true) < tolerance * scale, i
 
 
-# Others are in the slow tests.
-_QUICK = {"LARS", "momentum in chunks", "skipped steps"}
-_SLOW = [
-    *("momentum", "mixing", "device augmentation", "small views"),
-    *("online kNN", "unlabelled", "loss with a weight", "loss scaling"),
-    *("small views in chunks", "unlabelled, joint, in chunks"),
-]
+def _slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
+_SLOW = ["mixing", "small views", "online kNN", "loss with a weight"]
+_SLOW += ["loss scaling", "unlabelled, joint, in chunks"]
 
 
 @pytest.mark.parametrize(
     ("feature", "replicas"),
     [
-        *((name, 2) for name in sorted(_QUICK)),
-        *(pytest.param(name, 4, marks=pytest.mark.slow) for name in _SLOW),
-        pytest.param("LARS", 8, marks=pytest.mark.slow),
+        *((name, 2) for name in ("LARS", "momentum in chunks")),
+        *(_slow(name, 2) for name in (*_SLOW, "momentum", "skipped steps")),
+        _slow("unlabelled", 4),
     ],
 )
 def test_replicas_change_nothing(feature, replicas):
@@ -192,9 +190,7 @@ def test_replicas_change_nothing(feature, replicas):
     _check_equal(found, _trained(feature), 5e-5 if feature == "LARS" else 1e-4)
 
 
-@pytest.mark.parametrize(
-    "replicas", [2, pytest.param(8, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("replicas", [2, _slow(4)])
 def test_replicas_change_no_gradient(replicas):
     found = _trained("LARS", replicas, recorded=True)
     _check_equal(found, _trained("LARS", recorded=True), 1e-5, of_means=1e-5)
@@ -202,7 +198,12 @@ def test_replicas_change_no_gradient(replicas):
 
 @pytest.mark.parametrize(
     "feature",
-    [n for n, x in FEATURES.items() if "grad_cache_chunks" in x],
+    [
+        "momentum in chunks",
+        "unlabelled, joint, in chunks",
+        *map(_slow, ("mixing in chunks", "small views in chunks")),
+        _slow("its weight in chunks"),
+    ],
 )
 def test_chunks_change_nothing(feature, monkeypatch):
     found = _trained(feature)
@@ -216,9 +217,7 @@ def test_chunks_change_nothing(feature, monkeypatch):
 # XLA's ReLU makes 0 of the NaN by which a step is skipped, on CPUs: the probe
 # learns in that step.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "feature", [*_SLOW, *sorted(_QUICK - {"skipped steps"})]
-)
+@pytest.mark.parametrize("feature", [*_SLOW, "LARS", "momentum in chunks"])
 def test_the_compiled_step_is_the_same(feature):
     compiled = _trained(feature, jit_compile=True)
     # Rounding, where it turns a ReLU; another loss would give about 1.
@@ -227,7 +226,7 @@ def test_the_compiled_step_is_the_same(feature):
 
 @pytest.mark.parametrize(
     "feature",
-    ["momentum", "online kNN", "loss scaling", "loss with a weight", "plain"],
+    ["momentum", "online kNN", *map(_slow, _SLOW[3:5])],
 )
 def test_a_restored_model_goes_on_bit_for_bit(feature, tmp_path):
     examples = tf.data.Dataset.from_tensor_slices(_examples(feature))
