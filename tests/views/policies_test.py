@@ -87,7 +87,8 @@ def test_operations_change_their_fraction_of_the_views(case):
     "case",
     [
         case if case == "simclr" else pytest.param(case, marks=pytest.mark.slow)
-        for case in POLICIES
+        for case in POLICIES  # Others have all operations of these four.
+        if case not in ("simaugment", "randaugment", "code", "plus")
     ],
 )
 def test_views_do_not_depend_on_batch_threads_or_parts(case):
@@ -147,7 +148,7 @@ def check_views_of_a_device(views, expected):
     [
         "simaugment",
         "autoaugment",
-        "stacked_randaugment",
+        "randaugment",
         "broader",
         "pytorch",
         "shuffled",

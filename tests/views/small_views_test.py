@@ -58,7 +58,12 @@ def test_crops_have_areas_of_their_own(changes, large, small_area):
 
 
 @pytest.mark.parametrize(
-    "augmentation", ["simaugment", "randaugment", "simclr+rotate"]
+    "augmentation",
+    [
+        "simaugment",
+        pytest.param("randaugment", marks=pytest.mark.slow),
+        pytest.param("simclr+rotate", marks=pytest.mark.slow),
+    ],
 )
 def test_a_policy_makes_them_on_host_and_device(augmentation):
     images = np.random.default_rng(0).integers(
