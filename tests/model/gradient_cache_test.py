@@ -150,5 +150,5 @@ def test_chunks_need_less_memory(jit):
     # 4 activations of 384 images, 64 * 64 * 32 floats: 768 MiB.
     done = processes.run(processes.python(_MEASURE, jit))
     of_chunks, whole = map(int, done.stdout.split())
-    assert whole > 400, whole
+    assert whole > 400, (of_chunks, whole)
     assert of_chunks < whole / 2, (of_chunks, whole)
