@@ -180,8 +180,8 @@ _SLOW += ["loss scaling", "unlabelled, joint, in chunks"]
 @pytest.mark.parametrize(
     ("feature", "replicas"),
     [
-        *((name, 2) for name in ("LARS", "momentum in chunks")),
-        *(_slow(name, 2) for name in (*_SLOW, "momentum", "skipped steps")),
+        *((n, 2) for n in ("LARS", "momentum in chunks", "skipped steps")),
+        *(_slow(name, 2) for name in (*_SLOW, "momentum")),
         _slow("unlabelled", 4),
     ],
 )
