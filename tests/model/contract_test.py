@@ -181,8 +181,9 @@ _SLOW += ["loss scaling", "unlabelled, joint, in chunks"]
     ("feature", "replicas"),
     [
         *((n, 2) for n in ("LARS", "momentum in chunks", "skipped steps")),
-        *(_slow(name, 2) for name in (*_SLOW, "momentum")),
-        _slow("unlabelled", 4),
+        *(_slow(name, 2) for name in _SLOW),
+        *(_slow(name, 4) for name in ("momentum", "unlabelled")),
+        _slow("LARS", 8),
     ],
 )
 def test_replicas_change_nothing(feature, replicas):
@@ -190,7 +191,7 @@ def test_replicas_change_nothing(feature, replicas):
     _check_equal(found, _trained(feature), 5e-5 if feature == "LARS" else 1e-4)
 
 
-@pytest.mark.parametrize("replicas", [2, _slow(4)])
+@pytest.mark.parametrize("replicas", [2, _slow(8)])
 def test_replicas_change_no_gradient(replicas):
     found = _trained("LARS", replicas, recorded=True)
     _check_equal(found, _trained("LARS", recorded=True), 1e-5, of_means=1e-5)
@@ -226,7 +227,10 @@ def test_the_compiled_step_is_the_same(feature):
 
 @pytest.mark.parametrize(
     "feature",
-    ["momentum", "online kNN", *map(_slow, _SLOW[3:5])],
+    [
+        *("momentum", "online kNN"),
+        *map(_slow, ("loss scaling", "loss with a weight")),
+    ],
 )
 def test_a_restored_model_goes_on_bit_for_bit(feature, tmp_path):
     examples = tf.data.Dataset.from_tensor_slices(_examples(feature))
