@@ -1,7 +1,6 @@
 """Options of every command: declarations, flags, flagfiles, errors, help."""
 
 import dataclasses
-import json
 import random
 import re
 import shlex
@@ -307,40 +306,10 @@ embed --output=o --workdir=w --runner=spark -> --shard_size
 """
 
 
-# A finder that fails: nothing may import TensorFlow.
-_WITHOUT_TENSORFLOW = """
-import contextlib, io, json, sys
-import tf_contrastive  # It looks for TensorFlow, and does not import it.
-assert "tensorflow" not in sys.modules
-sys.modules["tensorflow"] = None
-from tf_contrastive import __main__
-outcomes = []
-for words in json.load(sys.stdin):
-    sys.argv = ["tf_contrastive", *words]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = __main__.main()
-        except ImportError as error:
-            status = str(error)
-    outcomes.append([status, out.getvalue(), err.getvalue()])
-json.dump(outcomes, sys.stdout)
-"""
-
-
-def _outcomes(lines):
-    """(status, stdout, stderr) of command lines, where TensorFlow is absent."""
-    done = processes.run(
-        processes.python(_WITHOUT_TENSORFLOW),
-        input=json.dumps([shlex.split(line) for line in lines]),
-    )
-    return zip(lines, json.loads(done.stdout), strict=True)
-
-
 def test_invalid_flags_are_named_in_one_line():
     rows = [row.partition(" -> ") for row in _MISTAKES.strip().splitlines()]
     expected = {line: name or shlex.split(line)[-1] for line, _, name in rows}
-    for line, (status, out, err) in _outcomes(list(expected)):
+    for line, (status, out, err) in processes.outcomes(list(expected)):
         assert (status, out) == (2, ""), line
         assert err.startswith("tf_contrastive: "), line
         assert err.count("\n") == 1 and "Traceback" not in err, line
@@ -351,7 +320,7 @@ def test_help_shows_the_commands_flags():
     for full in ("--help", "--helpfull"):
         lines = [f"{command} {full}" for command in _COMMANDS]
         for command, (_, (status, out, _)) in zip(
-            _COMMANDS.values(), _outcomes(lines), strict=True
+            _COMMANDS.values(), processes.outcomes(lines), strict=True
         ):
             assert status == 0
             shown = set(re.findall(r"^  --(?:\[no\])?(\w+)", out, re.MULTILINE))

@@ -7,7 +7,6 @@ the papers' numbers are in `published_constants_test`.
 
 import contextlib
 import dataclasses
-import struct
 import types
 
 import doctor_facts
@@ -27,7 +26,6 @@ from tf_contrastive.evaluation import (
     statistics,
 )
 from tf_contrastive.evaluation.context import Data
-from tf_contrastive.exporting import image_bytes
 from tf_contrastive.losses import similarity
 
 # ---- The doctor -------------------------------------------------------------
@@ -234,15 +232,3 @@ def test_exported_prototypes_have_a_temperature_of_a_tenth():
     head = exporting.PrototypeHead(np.eye(2, dtype=np.float32), np.arange(2))
     own, other = head(tf.constant([[1.0, 0.0]])).numpy()[0]
     assert own / other == pytest.approx(np.exp(10), rel=1e-4)
-
-
-def _exif(orientation):
-    tag = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
-    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + tag
-
-
-def test_a_thousand_comments_may_precede_the_orientation():
-    segment = b"\xff\xe1" + struct.pack(">H", len(_exif(6)) + 2) + _exif(6)
-    for comments, expected in ((999, 6), (1000, 1)):
-        data = b"\xff\xd8" + b"\xff\xfe\0\2" * comments + segment + b"\xff\xda"
-        assert image_bytes.orientation(tf.constant(data)) == expected

@@ -15,7 +15,9 @@ the end, and fails after `LIMIT` seconds.
 """
 
 import contextlib
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -73,6 +75,36 @@ def run(words, *, status=0, variables=(), cwd=ROOT, **options):
         output = f"{done.stdout}\n{done.stderr}"
         assert done.returncode == status, f"{done.returncode}: {output}"
     return done
+
+
+# A finder that fails: nothing may import TensorFlow.
+_WITHOUT_TENSORFLOW = """
+import contextlib, io, json, sys
+import tf_contrastive  # It looks for TensorFlow, and does not import it.
+assert "tensorflow" not in sys.modules
+sys.modules["tensorflow"] = None
+from {package}.__main__ import main
+outcomes = []
+for words in json.load(sys.stdin):
+    sys.argv = ["{package}", *words]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main()
+        except ImportError as error:
+            status = str(error)
+    outcomes.append([status, out.getvalue(), err.getvalue()])
+json.dump(outcomes, sys.stdout)
+"""
+
+
+def outcomes(lines, package="tf_contrastive"):
+    """(line, (status, stdout, stderr)) of each, where TensorFlow is absent."""
+    done = run(
+        python(_WITHOUT_TENSORFLOW.format(package=package)),
+        input=json.dumps([shlex.split(line) for line in lines]),
+    )
+    return zip(lines, json.loads(done.stdout), strict=True)
 
 
 class Process:
