@@ -84,6 +84,7 @@ def test_embeddings_are_of_all_bits(run, expected, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_signatures_agree_with_the_encoder(run, expected, tmp_path):
     path = exporting.export(str(run), str(tmp_path))
     model = tf.saved_model.load(path)

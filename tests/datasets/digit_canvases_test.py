@@ -189,6 +189,7 @@ def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
     assert len(set(first)) > 30
 
 
+@pytest.mark.slow
 def test_multi_labels_go_through_batches(opened):
     source = opened("multidigits:count=3,canvas=32,digit=14")
     policy = views.build("none", image_size=32)

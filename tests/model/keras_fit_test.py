@@ -57,6 +57,8 @@ def _dataset(shape):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.keras
 def test_generators_and_sequences_train_as_arrays():
     expected = _model(size=8).fit(
         _VIEWS, _LABELS, batch_size=16, shuffle=False, verbose=0
