@@ -200,10 +200,9 @@ def test_replicas_change_no_gradient(replicas):
 @pytest.mark.parametrize(
     "feature",
     [
-        "momentum in chunks",
-        "unlabelled, joint, in chunks",
-        *map(_slow, ("mixing in chunks", "small views in chunks")),
-        _slow("its weight in chunks"),
+        name if name == "momentum in chunks" else _slow(name)
+        for name, options in FEATURES.items()
+        if "grad_cache_chunks" in options
     ],
 )
 def test_chunks_change_nothing(feature, monkeypatch):
