@@ -1,9 +1,11 @@
 """Images of any channels and type: every form against NumPy's own division."""
 
 import io
+import struct
 
 import numpy as np
 import PIL.Image
+import PIL.ImageOps
 import pytest
 import tensorflow as tf
 from dataset_helpers import read, refused, write
@@ -24,11 +26,11 @@ def numpy_file(array, save=np.save):
     return file.getvalue()
 
 
-def pillow_file(planes, kind):
+def pillow_file(planes, kind, **options):
     file = io.BytesIO()
     first, *others = map(PIL.Image.fromarray, planes)
     more = {"save_all": True, "append_images": others} if others else {}
-    first.save(file, kind, **more)
+    first.save(file, kind, **more, **options)
     return file.getvalue()
 
 
@@ -123,6 +125,71 @@ def test_arrays_are_scaled_by_given_limits(dtype):
         np.testing.assert_array_equal(
             read(source)[0]["image"], expected[0].astype(np.float32)
         )
+
+
+def portable(kind, largest, values):
+    head = f"{kind} 11 9 {largest}\n".encode()
+    return head + values.astype(">u2" if largest > 255 else "u1").tobytes()
+
+
+def retagged(contents, tag, old, new):
+    """A TIFF whose tag has another value."""
+    entry = struct.Struct("<HHIHH")
+    before, after = (entry.pack(tag, 3, 1, value, 0) for value in (old, new))
+    assert before in contents
+    return contents.replace(before, after)
+
+
+GREY, BYTES = DEEP[..., 0], (DEEP >> 8).astype(np.uint8)
+DEEP_GREY = pillow_file([GREY.astype(np.int32)], "TIFF")
+RGBA = pillow_file([BYTES], "TIFF")
+# Tags of TIFF: what the fourth sample is, and what numbers the samples are.
+ALPHA, NUMBERS_OF = 338, 339
+
+
+@pytest.mark.parametrize(
+    ("contents", "channels", "values"),
+    [
+        (portable("P5", 255, GREY >> 8), 1, BYTES),
+        (portable("P5", 65535, GREY), 1, DEEP),
+        (DEEP_GREY, 1, DEEP),
+        (RGBA, 4, BYTES),
+        (portable("P5", 4095, GREY >> 4), 1, None),
+        (portable("P5", 15, GREY >> 12), 1, None),
+        (portable("P6", 65535, DEEP[..., :3]), 3, None),
+        (retagged(DEEP_GREY, NUMBERS_OF, 2, 1), 1, None),
+        (
+            pillow_file([BYTES[..., 0]], "TIFF", tiffinfo={NUMBERS_OF: 2}),
+            *(1, None),
+        ),
+        (retagged(RGBA, ALPHA, 2, 1), 4, None),
+    ],
+)
+def test_what_pillow_would_change_is_refused(
+    contents, channels, values, tmp_path
+):
+    write(tmp_path / "a.tif", contents)
+    largest = 255 if values is BYTES else 65535
+    reading = Reading(channels=channels, value_range=(0.0, float(largest)))
+    options = {"name": f"folder:{tmp_path}", "reading": reading}
+    if values is None:
+        refused("Pillow", **options)
+        return
+    found = read(datasets.source(**options))[0]["image"]
+    expected = (values[..., :channels] / largest).astype(np.float32)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_whole_images_are_turned_as_others_are(orientation, tmp_path):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    PIL.Image.fromarray(BYTES).save(tmp_path / "a.png", exif=exif)
+    with PIL.Image.open(tmp_path / "a.png") as image:
+        expected = np.asarray(PIL.ImageOps.exif_transpose(image))
+    source = datasets.source(f"folder:{tmp_path}", reading=FOUR)
+    found = read(source)[0]["image"]
+    np.testing.assert_array_equal(found, expected / np.float32(255))
 
 
 @pytest.mark.parametrize(

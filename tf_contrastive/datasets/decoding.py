@@ -50,6 +50,11 @@ ORIENTATION = 0x0112
 EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
 PNG_EXIF, PNG_XMP = b"eXIf", b"XML:com.adobe.xmp\0"
 PNG_TEXT = b"Raw profile type exif\0"
+_MARKS = (EXIF, XMP, PNG_EXIF, PNG_XMP, PNG_TEXT)
+# Of a TIFF: tags of a tile's sides, and the pixels of a tile, which Pillow
+# allocates, unless the image is large.
+_TILE_SIDES = (322, 323)
+_MAX_TILE = 1 << 22
 # Whether graphs may call Pillow; see `without_python`.
 _graphs = {"python": True}
 
@@ -92,9 +97,30 @@ class UnsupportedError(ValueError):
     """An image whose numbers have no form as 8 bits."""
 
 
+class TileError(ValueError):
+    """A TIFF whose tiles are larger than the image."""
+
+
 def opened(contents: bytes) -> PIL.Image.Image:
     """Returns an image file's bytes as Pillow opens them, to be closed."""
     return PIL.Image.open(io.BytesIO(contents), formats=list(formats()))
+
+
+def orientation_of(image: PIL.Image.Image, contents: bytes) -> int:
+    """Returns the orientation of a JPEG or PNG, 1 to 8, by its metadata."""
+    # Pillow would decode others, too.
+    if not any(mark in contents for mark in _MARKS):
+        return 1
+    value = image.getexif().get(ORIENTATION, 1)
+    return value if value in range(1, 9) else 1
+
+
+def check_tiles(image: PIL.Image.Image) -> None:
+    """Raises `TileError` for a TIFF that Pillow reads in too much memory."""
+    tags = image.tag_v2  # type: ignore[attr-defined]
+    height, width = (int(tags.get(tag, 0)) for tag in _TILE_SIDES)
+    if height * width > max(_MAX_TILE, 4 * image.size[0] * image.size[1]):
+        raise TileError
 
 
 def by_pillow(contents: bytes, turn: bool) -> np.ndarray:

@@ -29,8 +29,11 @@ _RANGES = {("u", 1): (0.0, 255.0), ("u", 2): (0.0, 65535.0)}
 _RANGES |= {("f", size): (0.0, 1.0) for size in (2, 4, 8)}
 # Pillow's modes whose values are a file's, apart from 16-bit ones.
 _MODES = ("L", "LA", "RGB", "RGBA", "I", "F")
-# Tags of TIFF: bits of each sample, and what 0 means.
-_BITS, _COLORS, _BLACK_IS_MOST = 258, 262, 0
+# Tags of TIFF, and what some of their values mean.
+_BITS, _COLORS, _MORE, _NUMBERS_OF = 258, 262, 338, 339
+_BLACK_IS_MOST, _MULTIPLIED, _UNSIGNED, _SIGNED = 0, 1, 1, 2
+# Pillow cuts them to 8 bits, and does not say of how many they are.
+_CUT = ("AVIF", "HEIF")
 
 
 class FormError(ValueError):
@@ -96,10 +99,12 @@ def read(contents: bytes) -> tuple[str, np.ndarray]:
             raise PIL.Image.DecompressionBombError
         if image.format != "PNG":
             return str(image.format), _of_pillow(image)
+        orientation = decoding.orientation_of(image, contents)
     # Pillow cuts colours of 16 bits to 8.
     dtype = tf.uint16 if contents[_PNG_BITS] == 16 else tf.uint8
     with tf.device("CPU:0"):
-        return "PNG", tf.io.decode_png(contents, dtype=dtype).numpy()
+        values = tf.io.decode_png(contents, dtype=dtype)
+        return "PNG", decoding.upright(values, tf.constant(orientation)).numpy()
 
 
 def _of_npz(contents: bytes) -> np.ndarray:
@@ -113,20 +118,19 @@ def _of_npz(contents: bytes) -> np.ndarray:
 def _of_pillow(image: PIL.Image.Image) -> np.ndarray:
     """Returns the values of an image, or of a TIFF's pages as channels."""
     pages = 1
+    if image.format in _CUT or (image.format == "PPM" and _is_rescaled(image)):
+        raise FormError(
+            f"of a {image.format} that Pillow cuts to 8 bits, or rescales:"
+            " write a .npy file"
+        )
     if image.format == "TIFF":
-        tags = image.tag_v2  # type: ignore[attr-defined]
-        bits = tags.get(_BITS, ())
-        inverted = tags.get(_COLORS) == _BLACK_IS_MOST
-        if max(bits, default=8) > 8 and (len(bits) > 1 or inverted):
-            raise FormError(
-                "of a TIFF with several samples, or inverted ones, of more than"
-                " 8 bits: write a page for each channel, or a .npy file"
-            )
         pages = getattr(image, "n_frames", 1)
     planes = []
     for page in range(pages):
         if page:
             image.seek(page)
+        if image.format == "TIFF":
+            _check_tiff(image)
         if image.mode not in _MODES and not image.mode.startswith("I;16"):
             raise FormError(f"of mode {image.mode}: write a .npy file")
         planes.append(np.asarray(PIL.ImageOps.exif_transpose(image)))
@@ -136,6 +140,33 @@ def _of_pillow(image: PIL.Image.Image) -> np.ndarray:
     if len(forms) > 1 or planes[0].ndim > 2:
         raise FormError("of pages that are not one channel each, alike")
     return np.stack(planes, axis=-1)
+
+
+def _is_rescaled(image: PIL.Image.Image) -> bool:
+    """Whether a PPM's largest value is neither 255 nor that of 16-bit grey."""
+    codec, _, _, arguments = image.tile[0]
+    exact = 65535 if image.mode == "I" else 255
+    return codec != "raw" and arguments[1] != exact
+
+
+def _check_tiff(image: PIL.Image.Image) -> None:
+    """Raises `FormError` for a page of a TIFF that Pillow reads wrongly."""
+    decoding.check_tiles(image)
+    tags = image.tag_v2  # type: ignore[attr-defined]
+    bits, numbers = tags.get(_BITS, (1,)), tags.get(_NUMBERS_OF, (_UNSIGNED,))
+    is_inverted = tags.get(_COLORS) == _BLACK_IS_MOST
+    if (
+        (max(bits) > 8 and (len(bits) > 1 or is_inverted))
+        or (max(bits) <= 8 and _SIGNED in numbers)
+        or (max(bits) > 16 and _UNSIGNED in numbers)
+        or _MULTIPLIED in tags.get(_MORE, ())
+    ):
+        raise FormError(
+            "of a TIFF whose numbers Pillow misreads (several samples or"
+            " inverted ones of more than 8 bits, signed ones of 8, unsigned"
+            " ones of 32, colors multiplied by alpha): write a page for each"
+            " channel, or a .npy file"
+        )
 
 
 def decode(image: tf.Tensor, reading: Reading) -> tf.Tensor:

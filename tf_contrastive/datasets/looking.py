@@ -23,16 +23,8 @@ from tf_contrastive.datasets.paths import few
 WAYS = JPEG, PNG, PILLOW = range(3)
 # Bytes of an image file: 2**27 pixels of four colours with 16 bits.
 _MAX_IMAGE = 1 << 30
-# Pixels of a tile of a TIFF, which Pillow allocates, unless the image is large.
-_MAX_TILE = 1 << 22
-# What a JPEG or PNG that may be turned holds; Pillow would decode others, too.
-_MARKS = (
-    *(decoding.EXIF, decoding.XMP),
-    *(decoding.PNG_EXIF, decoding.PNG_XMP, decoding.PNG_TEXT),
-)
 # Tags of TIFF, and what some of their values mean.
 _BITS, _COLORS, _PLANES, _NUMBERS_OF = 258, 262, 284, 339
-_TILE_SIDES = (322, 323)
 _BLACK_IS_MOST, _SEPARATE, _SIGNED = 0, 2, 2
 # Why an image is unreadable.
 REASONS = (
@@ -88,9 +80,8 @@ def _look(contents: bytes) -> tuple[int, ...]:
             way = JPEG
         elif name == "PNG" and len(contents) <= most:
             way = PNG
-        if way != PILLOW and any(mark in contents for mark in _MARKS):
-            value = image.getexif().get(decoding.ORIENTATION, 1)
-            orientation = value if value in range(1, 9) else 1
+        if way != PILLOW:
+            orientation = decoding.orientation_of(image, contents)
     if way == JPEG:
         if contents.count(decoding.SCAN) > decoding.MAX_SCANS:
             raise _UnreadableError(_BOMB)
@@ -115,11 +106,8 @@ def _look_at_float(contents: bytes, reading: Reading) -> tuple[int, ...]:
 
 def _check_tiff(image: PIL.Image.Image) -> None:
     """Raises for a TIFF that Pillow reads wrongly, or in too much memory."""
+    decoding.check_tiles(image)
     tags = image.tag_v2  # type: ignore[attr-defined]
-    sides = [int(tags.get(tag, 0)) for tag in _TILE_SIDES]
-    limit = max(_MAX_TILE, 4 * image.size[0] * image.size[1])
-    if sides[0] * sides[1] > limit:
-        raise _UnreadableError(_BOMB)
     inverted = tags.get(_COLORS) == _BLACK_IS_MOST
     separate = tags.get(_PLANES) == _SEPARATE
     is_unusual = 16 in tags.get(_BITS, ()) and (inverted or separate)
@@ -148,6 +136,8 @@ def _row(path: str, reading: Reading) -> tuple[int, ...]:
             (reason,) = error.args
         except decoding.UnsupportedError:
             reason = _NUMBERS
+        except decoding.TileError:
+            reason = _BOMB
         except PIL.Image.DecompressionBombError:
             reason = _PIXELS
         except PIL.UnidentifiedImageError:
