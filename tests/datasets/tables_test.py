@@ -42,6 +42,7 @@ def test_classes_are_limited(five):
 
 
 _AB = {0: "a", 1: "b"}
+_LINES = "x\n" * 300_000
 _OWN = {"csv_path_column": "Photo", "csv_label_column": "kind"}
 # (Text of a table beside the images; images -> classes, {} of one that is
 # refused; a word of the warning or error; options).
@@ -84,6 +85,13 @@ _TABLES = [
     ),
     ("path,label,x\n0.png,a,train\n1.png,b,test\n", {}, "column x has splits"),
     ("path,label,split\n0.png,a,train\n1.png,b,\n", {}, "not a split"),
+    ('path,label\n0.png, "a"\n1.png,b\n', {}, "column label has quotes"),
+    ('label,path\na, "0.png"\nb,1.png\n', {}, "column path has quotes"),
+    # Values of several lines, in more text than pyarrow reads at once.
+    (
+        f'path,label,x\n0.png,a,"{_LINES}"\n1.png,b,"{_LINES}"\n',
+        *(_AB, ""),
+    ),
 ]
 
 

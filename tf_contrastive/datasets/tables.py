@@ -71,7 +71,9 @@ def _read(file: str, reading: Reading) -> pa.Table:
             pyarrow.csv.ReadOptions(
                 use_threads=False, column_names=names, skip_rows=1
             ),
-            pyarrow.csv.ParseOptions(delimiter=delimiter),
+            pyarrow.csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True
+            ),
             pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.large_string()),
                 strings_can_be_null=False,
@@ -79,6 +81,8 @@ def _read(file: str, reading: Reading) -> pa.Table:
         )
         if len({*names}) < len(names):
             raise ValueError("several columns have the same name")
+    except errors.UserError:
+        raise
     except (ValueError, pa.ArrowException) as error:
         raise errors.UserError(
             f"{file} is not a table ({errors.first_line(error)}): {_FORM}, in"
@@ -129,6 +133,12 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
         raise errors.UserError(
             f"{file}: line {row + 1} below the header has no path: write one"
         )
+    for name in filter(None, (path, label, of_split)):
+        if pc.any(pc.match_substring_regex(lines[name], '^".*"$')).as_py():
+            raise errors.UserError(
+                f"{file}: column {name} has quotes after a blank, which are"
+                " part of the value: write no blank before them"
+            )
     others = [
         name
         for name in lines.column_names
