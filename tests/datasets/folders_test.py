@@ -92,13 +92,16 @@ def test_links_lead_to_other_folders_once(tmp_path):
     class_folders(tmp_path / "far", ("elk",))
     (root / "elk").symlink_to(tmp_path / "far" / "elk")
     (root / "fox").symlink_to(tmp_path / "far" / "elk")
+    # What is hidden is only found by its link.
+    class_folders(root / ".store", ("gnu",))
+    (root / "gnu").symlink_to(root / ".store" / "gnu")
     source = datasets.source(f"folder:{root}")
-    assert source.info.label_names == ("cat", "dog", "elk")
-    assert source.info.num_examples == 9
+    assert source.info.label_names == ("cat", "dog", "elk", "gnu")
+    assert source.info.num_examples == 12
     # Queries, too.
-    assert len(datasets.find_images(str(root))) == 9
+    assert len(datasets.find_images(str(root))) == 12
     (tmp_path / "linked").symlink_to(root)
-    assert len(datasets.find_images(str(tmp_path / "linked"))) == 9
+    assert len(datasets.find_images(str(tmp_path / "linked"))) == 12
 
 
 def test_names_of_images_are_utf_8(tmp_path):

@@ -68,8 +68,13 @@ def _contents(root: str) -> Iterator[tuple[str, list[str]]]:
             path = os.path.join(folder, name)
             if local and os.path.islink(path):
                 real = os.path.realpath(path)
-                is_inside = os.path.commonpath([here, real]) in (here, real)
-                if is_inside or real in seen:
+                common = os.path.commonpath([here, real])
+                inside = os.path.relpath(real, here).split(os.sep)
+                # A folder that is visited anyway, or one of its own parents.
+                is_hidden = any(map(_is_hidden, inside))
+                if common == real or (common == here and not is_hidden):
+                    continue
+                if real in seen:
                     continue
                 seen.add(real)
             names.append(name)
