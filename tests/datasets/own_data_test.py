@@ -34,6 +34,11 @@ def _broken():
     raise RuntimeError("no disk")
 
 
+def _unknown(image):
+    """The image, of a number of channels that the graph does not know."""
+    return tf.io.decode_image(tf.io.encode_png(image), expand_animations=False)
+
+
 def _tiled(grey):
     return np.repeat(grey[..., None], 3, -1)
 
@@ -46,6 +51,8 @@ def _tiled(grey):
         (_slices((_COLOR / 255, _LABELS)), _COLOR, _LABELS),
         (_slices({"image": _COLOR, "label": _LABELS}), _COLOR, _LABELS),
         (_slices(_COLOR), _COLOR, None),
+        (_slices(_COLOR).map(_unknown), _COLOR, None),
+        (_slices(_GREY[..., None]).map(_unknown), _tiled(_GREY), None),
     ],
 )
 def test_the_forms_of_a_dataset(dataset, images, labels):

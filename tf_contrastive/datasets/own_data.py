@@ -188,9 +188,8 @@ def _pixels(image: tf.Tensor, name: str) -> tf.Tensor:
         with tf.control_dependencies([check]):
             image = tf.cast(tf.round(image * 255), tf.uint8)
     image = image[..., tf.newaxis] if image.shape.rank == 2 else image
-    if image.shape[2] == 3:
-        return image
-    return tf.image.grayscale_to_rgb(image)
+    size = tf.shape(image)[:2]
+    return tf.broadcast_to(image, [size[0], size[1], 3])
 
 
 def _digest(image: np.ndarray) -> int:
