@@ -82,7 +82,10 @@ def test_records(labels, options, expected, tmp_path):
     assert source.info.unlabelled
     known = [label for label in expected if label >= 0]
     assert source.labelled().labels().tolist() == known
-    if labels[0] is not None:  # The first record decides.
+    if labels[0] is None:
+        reading = Reading(unlabelled="own_views")
+        refused("label_feature", name=name, reading=reading)
+    else:  # The first record decides.
         refused("own_views", name=name)
 
 

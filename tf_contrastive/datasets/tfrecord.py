@@ -231,9 +231,10 @@ def choose_features(
         wanted = getattr(reading, option)
         names = [n for n in ((wanted,) if wanted else kind.usual) if n in types]
         if len(names) > 1 or (names and types[names[0]] != kind.type):
+            other = names[-1] if len(names) > 1 else "NAME"
             raise errors.UserError(
                 f"{name}: not one {kind.type}: {', '.join(names)}: set"
-                f" {errors.arg(option, names[-1])}, another feature or"
+                f" {errors.arg(option, other)}, another feature or"
                 f" {errors.arg('label_feature', NO_FEATURE)}; {present}"
             )
         return names[0] if names else None
@@ -289,7 +290,17 @@ def _choose(
     wanted = reading.label_feature or NO_FEATURE
     if reading.admits_unlabelled and wanted not in (NO_FEATURE, *types):
         types[wanted] = "int64"  # Of other records.
-    return choose_features(name, types, _IMAGE, _LABEL, reading)
+    image, label = choose_features(name, types, _IMAGE, _LABEL, reading)
+    if (
+        label is None
+        and reading.admits_unlabelled
+        and reading.label_feature != NO_FEATURE
+    ):
+        raise errors.UserError(
+            f"{name}: the first record has no label: set"
+            f" {errors.arg('label_feature')} to the feature that others have"
+        )
+    return image, label
 
 
 def _parser(
