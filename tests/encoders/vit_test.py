@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import replicas
+import scipy.special
 import tensorflow as tf
 from image_helpers import noise
 
@@ -177,6 +178,23 @@ def test_only_the_patch_projection_is_frozen(frozen):
     trained = {v.name for v in encoder.trainable_variables}
     patches = {"patches/kernel:0", "patches/bias:0"}
     assert theirs - trained == (patches if frozen else set())
+
+
+def test_the_attention_of_each_head_can_be_had():
+    encoder = _small(side=16)
+    layer = encoder.get_layer("block1_attention")
+    outputs = [layer.input, layer.attend(layer.input)[0], layer.output]
+    qkv, weights, output = tf.keras.Model(encoder.input, outputs)(noise(2, 16))
+    q, k, v = np.split(np.asarray(qkv, np.float64), 3, axis=-1)
+    size = q.shape[-1] // layer.heads
+    for head in range(layer.heads):
+        part = np.s_[..., head * size : (head + 1) * size]
+        products = q[part] @ k[part].transpose(0, 2, 1) / size**0.5
+        exact = scipy.special.softmax(products, axis=-1)
+        np.testing.assert_allclose(weights[:, head], exact, atol=1e-6)
+        np.testing.assert_allclose(
+            output[part], exact @ v[part], rtol=1e-5, atol=1e-5
+        )
 
 
 def test_half_precision_rounds_no_softmax():

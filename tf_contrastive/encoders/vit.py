@@ -88,15 +88,20 @@ class Attention(tf.keras.layers.Layer):
         super().__init__(**kwargs)
         self.heads = heads
 
-    def call(self, qkv: tf.Tensor) -> tf.Tensor:
-        """Averages values by the weights with which a token attends to all."""
+    def attend(self, qkv: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the weights, and the values [N, H, T, D / H] they are for."""
         _, tokens, features = qkv.shape
         size = features // 3 // self.heads
         x = tf.reshape(qkv, [-1, tokens, 3, self.heads, size])
         q, k, v = tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]))
         products = tf.matmul(q * size**-0.5, k, transpose_b=True)
-        weights = tf.nn.softmax(tf.cast(products, tf.float32))
-        x = tf.matmul(tf.cast(weights, qkv.dtype), v)
+        return tf.nn.softmax(tf.cast(products, tf.float32)), v
+
+    def call(self, qkv: tf.Tensor) -> tf.Tensor:
+        """Averages values by the weights with which a token attends to all."""
+        _, tokens, features = qkv.shape
+        weights, values = self.attend(qkv)
+        x = tf.matmul(tf.cast(weights, qkv.dtype), values)
         x = tf.transpose(x, [0, 2, 1, 3])
         return tf.reshape(x, [-1, tokens, features // 3])
 
