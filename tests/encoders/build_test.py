@@ -39,6 +39,9 @@ def test_the_small_network():
     [
         ({"name": "resnet51"}, "did you mean 'resnet50'"),
         ({"width": 0}, "above 0"),
+        ({"name": "vit_ti16", "heads": 0}, "heads=0.*at least 1"),
+        ({"std": (0.0, 0.1, 0.1)}, "deviations above 0"),
+        ({"std": (0.1,)}, "of the same channels"),
         ({"image_shape": (32, 32)}, "height, width"),
         ({"stem": "imagenet", "image_shape": (224, 28, 3)}, "28 pixels are"),
         ({"image_shape": (7, 7, 3)}, "too small for the cifar stem"),

@@ -240,7 +240,12 @@ def test_views_are_equal_in_groups_that_fit_in_the_cache():
         ("ablation:bluur", {}, "did you mean blur"),
         ("ablation", {}, "ablation:OP"),
         ("simclr", {"blurr": True}, "'blurr': did you"),
-        ("simclr", {"image_size": 0}, "image_size=0"),
+        ("simclr", {"image_size": 1}, "image_size=1.*at least 2"),
+        ("simclr", {"channels": 5, "colors": (0, 1)}, r"\(0, 1\).*three"),
+        ("simclr", {"channels": 2}, "colors.*of channels=2"),
+        ("simclr", {"channels": 0, "colors": ()}, "channels=0"),
+        ("randaugment", {"channels": 5, "colors": ()}, "rounds pixels"),
+        ("ablation:equalize", {"channels": 3}, "rounds pixels"),
     ],
 )
 def test_invalid_options_are_named(name, options, match):

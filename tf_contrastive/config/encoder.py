@@ -218,7 +218,9 @@ class ViT(EncoderDeclaration):
     width: float = _width()
     depth: int = option(12, "number of blocks (vit)", minimum=1, maximum=64)
     heads: int | None = option(
-        None, "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)"
+        None,
+        "attention heads (vit); auto: 3 (vit_ti), 6 (vit_s), 12 (vit_b)",
+        minimum=1,
     )
     pooling: str = option(
         "token",

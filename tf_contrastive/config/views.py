@@ -429,7 +429,7 @@ class Views(Group):
     image_size: int | None = option(
         None,
         "side of a view in pixels; auto: the dataset's, or 224 if it varies",
-        minimum=1,
+        minimum=2,
     )
     small_views: int = option(
         0,
@@ -440,7 +440,7 @@ class Views(Group):
     small_image_size: int | None = option(
         None,
         "side of a small view in pixels; auto: 3/7 of --image_size (96 of 224)",
-        minimum=1,
+        minimum=2,
     )
     mixup_alpha: float = option(
         0.0,

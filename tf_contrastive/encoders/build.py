@@ -46,6 +46,11 @@ def _standardize(
     x: tf.Tensor, mean: Sequence[float], std: Sequence[float], scale: float
 ) -> tf.Tensor:
     """Computes (x - mean) / std of the channels that have one, in float32."""
+    if len(mean) != len(std) or min(std, default=1) <= 0:
+        raise errors.UserError(
+            f"mean={tuple(mean)}, std={tuple(std)}: must be of the same"
+            " channels, and the deviations above 0"
+        )
     # Other channels are left to the first BatchNorm.
     factors, offsets = [scale] * x.shape[-1], [0.0] * x.shape[-1]
     pairs = list(zip(mean, std, strict=True))

@@ -89,11 +89,23 @@ class Policy(declared.PolicyDeclaration):
     def __post_init__(self) -> None:
         if self.channels is not None and not self.colors:
             any_channels.report_left_out(self.label, self._operations)
-        if self.image_size < 1:
+        if self.image_size < 2:
             raise errors.UserError(
                 f"{errors.arg('image_size', self.image_size)}: must be at least"
-                " 1 pixel"
+                " 2 pixels"
             )
+        count = 3 if self.channels is None else self.channels
+        distinct = {*self.colors} & {*range(count)}
+        if (
+            count < 1
+            or len(distinct) != len(self.colors)
+            or (len(distinct) not in (0, 3))
+        ):
+            raise errors.UserError(
+                f"colors={self.colors} of {errors.arg('channels', count)}: must"
+                " be three different ones, counted from 0, or ()"
+            )
+        declared.check_channels(self, self.channels)
         super().__post_init__()
 
     @property
