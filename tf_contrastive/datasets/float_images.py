@@ -144,7 +144,7 @@ def _of_pillow(image: PIL.Image.Image) -> np.ndarray:
 
 def _is_rescaled(image: PIL.Image.Image) -> bool:
     """Whether a PPM's largest value is neither 255 nor that of 16-bit grey."""
-    codec, _, _, arguments = image.tile[0]
+    codec, _, _, arguments = image.tile[0]  # type: ignore[attr-defined]
     exact = 65535 if image.mode == "I" else 255
     return codec != "raw" and arguments[1] != exact
 
