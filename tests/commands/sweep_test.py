@@ -142,6 +142,8 @@ def test_values_of_a_flag(run, capsys, words, flag, values):
         (["--seed=0,1", "--run=2"], ["--run=2"]),
         (["--seed=1", "--evaluate_protocls=knn"], ["--protocls"]),
         (["--seed=1", "--evaluate_knn_k=0"], ["--knn_k=0"]),
+        (["--seed=1", "--noevaluate", "--evaluate_bogus=1"], ["--bogus"]),
+        (["--seed=1", "--evaluate_protocols=knn,knn"], ["--protocols=knn,knn"]),
         (["--seed=1", "--evaluate_output_dir=x"], ["--evaluate_output_dir"]),
         # Each key is one option: no comma makes two runs of it.
         (
@@ -167,6 +169,15 @@ def test_a_grid_that_cannot_work_runs_nothing(
     assert all(part in line for part in parts), line
     assert not commands.calls
     assert not (tmp_path / "s").exists()
+
+
+def test_the_last_value_of_a_flag_comes_after_a_flagfile(run, capsys, tmp_path):
+    (tmp_path / "FLAGS").write_text("--epochs=50")
+    words = ["--epochs=5", f"--flagfile={tmp_path / 'FLAGS'}", "--epochs=7"]
+    assert run("--print=commands", *words) == 0
+    command = capsys.readouterr().out.splitlines()[0]
+    assert command.index("--flagfile") < command.index("--epochs=7")
+    assert "--epochs=5 " not in command
 
 
 def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
@@ -268,10 +279,14 @@ def test_own_parts_are_allowed_in_the_evaluation(run, commands):
     assert all("--own_modules=mine,others" in x for x in commands.calls)
 
 
-def test_what_would_end_a_run_is_found_before_the_first(run, commands):
+def test_what_would_end_a_run_is_found_before_the_first(run, commands, capsys):
     commands.checked = 2
     assert run(*_GRID, "--run=1") == 2 and not commands.calls
     assert len(commands.checks) == 1
+    capsys.readouterr()
+    commands.checked = -9
+    assert run(*_GRID, "--run=1") and not commands.calls
+    assert "check" in capsys.readouterr().err.splitlines()[-1]
     commands.checked = 0
     assert run(*_GRID) == 0
     commands.checks.clear()

@@ -120,7 +120,10 @@ def run(options: Sweep) -> int:
             if o.name != options.OTHERS
         ]
         words += shlex.split(grid.pretrain)
-        if status := processes.run(["sweep", *words])[0]:
+        status, last = processes.run(["sweep", *words])
+        if status < 0:  # It could not report an error itself.
+            terminal.warning(f"  failed: check: {last} (status {status})")
+        if status:
             return status
     failed = False
     for number, planned in enumerate(chosen, 1):
@@ -142,15 +145,13 @@ def plan(options: Sweep) -> list[Run]:
         common = [f"--verbosity={options.terminal.verbosity}"]
     declared = flags.declared(PretrainCommand)
     axes, evaluate = _axes(shlex.split(grid.pretrain), declared)
-    scoring = {}
-    if grid.evaluate:
-        config = _parsed(Evaluate, [*evaluate, "--workdir=run"], "evaluate")
-        if config.evaluation.output_dir:
-            raise UserError(
-                f"--{_PREFIX}output_dir: results go to the folder of each run:"
-                " leave it out"
-            )
-        scoring["evaluate"] = _differing(config)
+    scores = _parsed(Evaluate, [*evaluate, "--workdir=run"], "evaluate")
+    if scores.evaluation.output_dir:
+        raise UserError(
+            f"--{_PREFIX}output_dir: results go to the folder of each run:"
+            " leave it out"
+        )
+    scoring = {"evaluate": _differing(scores)} if grid.evaluate else {}
     names = {axis[0].lstrip("-").partition("=")[0] for axis in axes if axis[1:]}
     runs: dict[str, Run] = {}
     for combination in itertools.product(*axes):
@@ -216,9 +217,10 @@ def _axes(
                 fields.read(name, declared[name].field, text)
             except UserError:
                 values = [part.strip() for part in text.split(",")]
-        axes[name if name in declared else word] = [
-            f"{flag}{equals}{value}" for value in values
-        ]
+        key = name if name in declared else word
+        # A flag between the two may set it, too, as a flagfile does.
+        axes.pop(key, None)
+        axes[key] = [f"{flag}{equals}{value}" for value in values]
     if not axes:
         raise UserError(
             "the grid has no flags of pretrain: give some, such as"
