@@ -3,6 +3,7 @@
 from typing import Any, TypeVar
 
 from tf_contrastive.base.errors import arg
+from tf_contrastive.config.checks import distinct
 from tf_contrastive.config.command import Command, Group
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
@@ -67,6 +68,7 @@ class Evaluation(EncoderSource):
         f"comma-separated protocols out of {', '.join(PROTOCOLS)}; all: every"
         " protocol whose data is available",
         choices=(*PROTOCOLS, "all"),
+        check=distinct,
     )
     scale: str = option(
         "paper",
@@ -101,6 +103,7 @@ class Evaluation(EncoderSource):
         "comma-separated features that knn and linear classify: h, of the"
         " encoder; z, of the projection head",
         choices=("h", "z"),
+        check=distinct,
     )
     validation_fraction: float = option(
         0.1,
