@@ -40,6 +40,21 @@ _BAD = [
     _bad("positives", "batch_size", {"positives": 2.9}, loss="supcon"),
     _bad("negatives", "loss=moco", batch_size=16),
     _bad("queue_size", "queue_size=25000", loss="moco", queue_size=65_536),
+    # A queue holds a batch at least, and a warm-up is within the run.
+    _bad(
+        "queue_size",
+        "at most queue_size=1024",
+        {"info": doctor_facts.info(1437)},
+        loss="moco",
+        batch_size=1024,
+    ),
+    _bad(
+        "warmup",
+        "warmup_epochs=0.5",
+        batch_size=1024,
+        epochs=5,
+        warmup_epochs=0.0,
+    ),
     _bad("loss_normalize", "loss_normalize=True", loss_normalize=False),
     _bad(
         "learning_rate",
@@ -55,6 +70,37 @@ def test_a_bad_combination_gets_one_line(name, remedy, facts, options):
     found = advice.warnings(doctor_facts.facts(options, **facts))
     warning = errors.plain(found[name])
     assert remedy in warning and "\n" not in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy", "facts", "options"),
+    [
+        _bad("encoder", "width", _SLOW, encoder="resnet10", width=0.25),
+        _bad("encoder", "width", _SLOW, encoder="convnet", stem="auto"),
+        _bad(
+            "memory", "chunks", {"available_memory": 1}, grad_cache_chunks=256
+        ),
+        _bad("memory", "chunks", {"available_memory": 1, "replicas": 256}),
+        _bad("negatives", "moco", batch_size=16, views=3),
+        _bad(
+            "positives",
+            "sampler",
+            {"positives": 1.0},
+            loss="supcon",
+            sampler="class_balanced",
+        ),
+        _bad(
+            "positives",
+            "sampler",
+            {"positives": 0.1},
+            loss="cross_entropy",
+            mixup_alpha=0.2,
+        ),
+    ],
+)
+def test_what_a_run_has_or_refuses_is_not_advised(name, remedy, facts, options):
+    found = advice.warnings(doctor_facts.facts(options, **facts))
+    assert remedy not in errors.plain(found[name])
 
 
 @pytest.mark.parametrize(

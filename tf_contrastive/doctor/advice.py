@@ -2,14 +2,16 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
 from tf_contrastive import datasets
-from tf_contrastive.base.errors import arg
-from tf_contrastive.config import dataset
-from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.base.errors import UserError, arg
+from tf_contrastive.config import dataset, fields
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE, ResNet
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.doctor.memory import Memory
 
 
@@ -65,6 +67,27 @@ def warnings(facts: Facts) -> dict[str, str]:
     return found
 
 
+def _ways(facts: Facts, *ways: str | dict[str, Any]) -> str:
+    """Joins ways out; one that is options which a run has or refuses is not."""
+    info, texts = facts.info, []
+    for way in ways:
+        if isinstance(way, str):
+            texts.append(way)
+            continue
+        # A run that is only checked may lack its folder.
+        run = fields.replace(facts.run, workdir="run")
+        try:
+            changed = fields.replace(run, **way)
+            changed.validate()
+            changed.check_replicas(facts.replicas)
+            changed.check_labels(info.name, info.has_labels, info.multi_label)
+        except UserError:
+            continue
+        if changed != run:
+            texts.append(", ".join(arg(name, way[name]) for name in way))
+    return " or ".join(texts)
+
+
 # Weak photometric augmentation suits views up to the small side; the stem for
 # small images is out of proportion from the large side on.
 _SMALL_SIDE = CIFAR_STEM_MAX_SIDE
@@ -105,42 +128,42 @@ def _views(facts: Facts, found: dict[str, str]) -> None:
 
 
 _MAX_MEMORY_FRACTION = 0.9
-# What a run on a CPU should take at most, and the views' side that it affords.
+# What a run on a CPU should take at most, and the encoder and the views' side
+# that it affords.
 _MAX_CPU_HOURS = 24.0
+_CPU_ENCODER = ResNet(network="resnet10", width=0.5)
 _CPU_SIDE = 64
 
 
 def _resources(facts: Facts, found: dict[str, str]) -> None:
     """Checks of memory and speed."""
     available = facts.available_memory
-    chunks = facts.run.batch.grad_cache_chunks
     needed = facts.process_memory or facts.memory.total
     if available and needed > _MAX_MEMORY_FRACTION * available:
         who = "a replica" if facts.process_memory is None else "the run"
+        chunks = {"grad_cache_chunks": 2 * facts.run.batch.grad_cache_chunks}
+        less = _ways(facts, f"a smaller {arg('batch_size')}", chunks)
         found["memory"] = (
             f"{who} needs about {needed / 2**30:.1f} GiB of"
-            f" {available / 2**30:.1f} GiB available: use a smaller"
-            f" {arg('batch_size')}, or"
-            f" {arg('grad_cache_chunks', 2 * chunks)} or more"
+            f" {available / 2**30:.1f} GiB available: use {less}"
         )
     hours = facts.hours
     if facts.on_cpu and (hours is None or hours > _MAX_CPU_HOURS):
         takes = "a step takes too long to be measured"
         if hours:
             takes = f"the run takes {hours:,.0f} hours"
-        smaller = f"{arg('encoder', 'resnet10')}, {arg('width', '0.5')}"
+        smaller: dict[str, Any] = {}
+        if (facts.run.encoder.features or math.inf) > _CPU_ENCODER.features:
+            smaller |= {"encoder": "resnet10", "width": _CPU_ENCODER.width}
         if facts.run.views.side > _CPU_SIDE:
-            smaller += f", {arg('image_size', _CPU_SIDE)}"
-        found["encoder"] = f"{takes} on this CPU: use {smaller}"
+            smaller |= {"image_size": _CPU_SIDE}
+        less = _ways(facts, smaller) or f"fewer {arg('epochs')}"
+        found["encoder"] = f"{takes} on this CPU: use {less}"
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
         waiting = 1 - delivered / consumed
-        ways = []
-        if facts.run.views.augment_on != "device":
-            ways.append(arg("augment_on", "device"))
-        if facts.run.data.cache != "memory":
-            ways.append(arg("cache", "memory"))
-        faster = " or ".join(ways) or "more CPU cores, or smaller image files"
+        faster = _ways(facts, {"augment_on": "device"}, {"cache": "memory"})
+        faster = faster or "more CPU cores, or smaller image files"
         found["slow_input"] = (
             f"the input delivers {delivered:,.0f} images/s and the step"
             f" could use {consumed:,.0f}: devices wait {waiting:.0%}"
@@ -156,38 +179,40 @@ _MIN_NEGATIVES = 62
 def _pairs(facts: Facts, found: dict[str, str]) -> None:
     """Checks of classes, positives and negatives."""
     loss, views = facts.run.loss, facts.run.views.views
-    sizes, data = facts.class_sizes, facts.run.data
+    sizes, balanced = facts.class_sizes, {"sampler": "class_balanced"}
     if sizes is not None and loss.needs_labels:
         least, most = sizes[sizes > 0].min(), sizes.max()
-        can_balance = not (data.balances_classes or facts.info.unlabelled)
-        if most > _MAX_IMBALANCE * least and can_balance:
+        way = _ways(facts, balanced)
+        if most > _MAX_IMBALANCE * least and way:
             found["imbalance"] = (
                 f"classes have {least:,} to {most:,} images, and a batch hardly"
-                " ever has the small ones: use"
-                f" {arg('sampler', 'class_balanced')}"
+                f" ever has the small ones: use {way}"
             )
     least = 1 if loss.has_one_positive else 2 * views - 1
     least = min(least, getattr(loss, "positives_cap", None) or least)
     positives = facts.positives
     if loss.needs_labels and positives is not None and positives < least:
+        more = _ways(facts, f"a larger {arg('batch_size')}", balanced)
         found["positives"] = (
             f"an anchor has {positives:.2f} positives in a batch, so labels"
-            f" hardly matter: use a larger {arg('batch_size')} or"
-            f" {arg('sampler', 'class_balanced')}"
+            f" hardly matter: use {more}"
         )
-    negatives = views * (facts.run.schedule.batch_size - 1)
+    batch_size = facts.run.schedule.batch_size
+    negatives = views * (batch_size - 1)
     of_batch = not (loss.needs_labels or loss.takes_keys or loss.takes_logits)
     if of_batch and negatives < _MIN_NEGATIVES:
-        found["negatives"] = (
-            f"an anchor has {negatives} negatives: use a larger"
-            f" {arg('batch_size')} (256 or more), or {arg('loss', 'moco')}"
-        )
+        larger = f"a larger {arg('batch_size')} (256 or more)"
+        more = _ways(facts, larger, {"loss": "moco"})
+        found["negatives"] = f"an anchor has {negatives} negatives: use {more}"
     images, queue_size = facts.info.num_examples, facts.run.batch.queue_size
     if loss.takes_keys and queue_size >= images:
+        most = max(images // 2, batch_size)
+        fitting = f"at most {arg('queue_size', most)}"
+        if most == images:
+            fitting = f"a smaller {arg('batch_size')}"
         found["queue_size"] = (
             f"{arg('queue_size', queue_size)} holds all {images:,}"
-            " images, so each anchor is among its own negatives: use at most"
-            f" {arg('queue_size', images // 2)}"
+            f" images, so each anchor is among its own negatives: use {fitting}"
         )
 
 
@@ -246,18 +271,20 @@ def _optimization(facts: Facts, found: dict[str, str]) -> None:
             f" as above about {highest:g}: use a lower {arg('learning_rate')}"
         )
     if rate < lowest:
-        usual = optimizer.learning_rate
-        base = usual * (run.schedule.learning_rate or rate) / rate
+        peak = optimizer.learning_rate
+        base = peak * (run.schedule.learning_rate or rate) / rate
         found["learning_rate"] = (
             f"a peak learning rate of {rate:g} hardly moves a weight by"
             f" {optimizer.name}: use {arg('learning_rate', f'{base:.2g}')},"
-            f" whose peak is {usual:g}"
+            f" whose peak is {peak:g}"
         )
     needs_warmup = adaptive_peak or batch_size >= _LARGE_BATCH
-    if needs_warmup and not run.schedule.warmup_epochs:
+    usual = resolve_warmup(None, run.schedule.epochs)
+    warmup = _ways(facts, {"warmup_epochs": usual})
+    if needs_warmup and not run.schedule.warmup_epochs and warmup:
         label = run.encoder.label
         cause = label if adaptive_peak else arg("batch_size", batch_size)
         found["warmup"] = (
             f"{arg('warmup_epochs', '0')} with {cause} diverges in the"
-            f" first steps: use {arg('warmup_epochs', '10')}"
+            f" first steps: use {warmup}"
         )
