@@ -245,28 +245,22 @@ def read(name: str, field: dataclasses.Field, value: Any) -> Any:
 
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
-    check, listed = field.metadata["check"], is_list(field)
+    about, listed = field.metadata, is_list(field)
     if value is None:
         return None if is_optional(field) else "set"
     if value == field.default and value in ("", ()):
-        required = field.metadata["required"]
-        return "set; it has no default" if required else None
+        return "set; it has no default" if about["required"] else None
     if value == ():
         return "set"
     for entry in value if listed else (value,):
-        if allowed := _problem(field, entry):
+        if about["choices"]:
+            is_own = about["own"] and module_of(entry)
+            allowed = None if is_own else checks.one_of(entry, about["choices"])
+        elif isinstance(entry, str):
+            allowed = checks.text(entry)
+        else:  # A truth value is 0 or 1.
+            is_float = value_type(field) is float
+            allowed = checks.bounds(entry, about, is_float)
+        if allowed:
             return f"{_LIST} {allowed}" if listed else allowed
-    return check(value) if check else None
-
-
-def _problem(field: dataclasses.Field, value: Any) -> str | None:
-    """Returns what `field` allows as a value, or as an entry of a list."""
-    about = field.metadata
-    if about["choices"]:
-        is_own = about["own"] and module_of(value)
-        return None if is_own else checks.one_of(value, about["choices"])
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        return checks.text(value)
-    return checks.bounds(value, about, value_type(field) is float)
+    return about["check"](value) if about["check"] else None
