@@ -11,6 +11,8 @@ from tf_contrastive.views import pillow, prng, selection
 # Rows of a block, at most: smaller blocks multiply less with zero, but copy
 # more.
 _BLOCK = 28
+# Lowest and highest standard deviation in pixels.
+_SIGMA = 0.1, 2.0
 
 
 def kernel_radius(size: int) -> int:
@@ -44,27 +46,12 @@ class GaussianBlur:
 
     The kernel is a tenth of the image's side wide; images under 20 pixels are
     left unchanged. The convolution is a product of blocks of rows with a banded
-    matrix per view, done twice with rows and columns swapped. `sigma` is the
-    range of the standard deviation in pixels.
+    matrix per view, done twice with rows and columns swapped.
     """
 
     probability: float = 0.5
-    sigma: tuple[float, float] = (0.1, 2.0)
 
     streams: ClassVar[dict[str, int]] = {"blur": 2}
-
-    def _weights(
-        self, uniforms: tf.Tensor, radius: int, static: bool
-    ) -> tf.Tensor:
-        """Kernel weights at distances 0..radius, float32 [m, radius + 1]."""
-        # In float64 on a host, since the last bit of tf.exp depends on the
-        # position in the batch; rounding to float32 removes it.
-        dtype = tf.float32 if static else tf.float64
-        sigma = tf.cast(prng.lerp(uniforms[:, 1:], *self.sigma), dtype)
-        distance = tf.range(radius + 1, dtype=dtype)
-        kernel = tf.exp(-0.5 * tf.square(distance / sigma))
-        total = 2.0 * tf.reduce_sum(kernel, axis=1, keepdims=True) - 1.0
-        return tf.cast(kernel / total, tf.float32)
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
@@ -74,9 +61,21 @@ class GaussianBlur:
         if not radius:
             return pixels
         blurred = uniforms["blur"][:, 0] < self.probability
-        weights = self._weights(uniforms["blur"], radius, static)
+        weights = _kernels(uniforms["blur"], radius, static)
         convolve = _add_shifted if static else _convolve
         return selection.apply_where(blurred, convolve, pixels, weights, static)
+
+
+def _kernels(uniforms: tf.Tensor, radius: int, static: bool) -> tf.Tensor:
+    """Kernel weights at distances 0..radius, float32 [m, radius + 1]."""
+    # In float64 on a host, since the last bit of tf.exp depends on the
+    # position in the batch; rounding to float32 removes it.
+    dtype = tf.float32 if static else tf.float64
+    sigma = tf.cast(prng.lerp(uniforms[:, 1:], *_SIGMA), dtype)
+    distance = tf.range(radius + 1, dtype=dtype)
+    kernel = tf.exp(-0.5 * tf.square(distance / sigma))
+    total = 2.0 * tf.reduce_sum(kernel, axis=1, keepdims=True) - 1.0
+    return tf.cast(kernel / total, tf.float32)
 
 
 def _add_shifted(pixels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
