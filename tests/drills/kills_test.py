@@ -200,18 +200,18 @@ def test_a_killed_export_leaves_nothing_to_be_loaded(tmp_path):
             inside += _kill(
                 process,
                 kill,
-                lambda: len(exporting.versions(str(base))),
+                lambda: len(exporting.folders(str(base))),
                 lambda: {*base.glob(".*.partial-*")},
                 latest=5.0,
                 ahead=3,
             )
-        for version in exporting.versions(str(base)):
+        for version in exporting.folders(str(base)):
             path = base / str(version)
             names = {p.name for p in path.iterdir()}
             assert {"saved_model.pb", "README.md", "assets.extra"} <= names
             assert exporting.details(str(path))["embedding_size"] == 4
     assert inside > 0  # Or else no kill came at the wrong moment.
-    version = exporting.versions(str(base))[-1]
+    version = max(exporting.folders(str(base)))
     served = tf.saved_model.load(str(base / str(version))).signatures
     images = tf.zeros([2, 9, 9, 3], tf.uint8)
     assert served["serving_default"](images=images)["embedding"].shape[1] == 4

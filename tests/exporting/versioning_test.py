@@ -57,7 +57,7 @@ def test_an_interrupted_export_leaves_no_version(
         # A server that polls now must not find anything to load.
         assert exporting.find(base) is None
         if not scheme:
-            assert exporting.versions(base) == []
+            assert exporting.folders(base) == {}
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, name, interrupted)
@@ -75,12 +75,12 @@ def test_simultaneous_exports_make_two_versions(tmp_path, monkeypatch):
         monkeypatch.setattr(model_card, "text", text)
         paths.append(exporting.export(_tiny_model(7), base))
         # The first export has looked at the folder before that.
-        monkeypatch.setattr(versioning, "versions", outdated)
+        monkeypatch.setattr(versioning, "folders", outdated)
         return text(*args)
 
     def outdated(path):
-        monkeypatch.setattr(versioning, "versions", exporting.versions)
-        return []
+        monkeypatch.setattr(versioning, "folders", exporting.folders)
+        return {}
 
     monkeypatch.setattr(model_card, "text", export_another)
     assert exporting.export(_tiny_model(5), base) == f"{base}/2"

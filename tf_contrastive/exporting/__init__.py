@@ -31,7 +31,6 @@ from tf_contrastive.exporting.versioning import (
     GRAPH_FILE,
     folders,
     is_complete,
-    versions,
 )
 
 __all__ = [
@@ -56,5 +55,4 @@ __all__ = [
     "load_run",
     "num_features",
     "plain_encoder",
-    "versions",
 ]

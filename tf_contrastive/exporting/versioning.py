@@ -27,11 +27,6 @@ def folders(base: str) -> dict[int, str]:
     return {n: os.path.join(base, numbers[n]) for n in sorted(numbers)}
 
 
-def versions(base: str) -> list[int]:
-    """Returns the versions in a folder, incomplete ones included."""
-    return list(folders(base))
-
-
 def is_complete(path: str) -> bool:
     """Whether a folder is a SavedModel."""
     return tf.io.gfile.exists(os.path.join(path, GRAPH_FILE))
@@ -89,4 +84,4 @@ def write_version(save: Callable[[str], None], base: str) -> str:
 
 
 def _next_version(base: str) -> str:
-    return os.path.join(base, str(max(versions(base), default=0) + 1))
+    return os.path.join(base, str(max(folders(base), default=0) + 1))
