@@ -39,16 +39,6 @@ class Facts:
     step_speed: float | None
 
     @property
-    def on_cpu(self) -> bool:
-        """Whether there is no accelerator."""
-        return self.process_memory is not None
-
-    @property
-    def temperature(self) -> float | None:
-        """The loss's temperature, if it has one."""
-        return getattr(self.run.loss, "temperature", None)
-
-    @property
     def hours(self) -> float | None:
         """Duration of the run, by the slower of input and step."""
         if self.step_speed is None:
@@ -137,10 +127,10 @@ _CPU_SIDE = 64
 
 def _resources(facts: Facts, found: dict[str, str]) -> None:
     """Checks of memory and speed."""
-    available = facts.available_memory
+    on_cpu, available = facts.process_memory is not None, facts.available_memory
     needed = facts.process_memory or facts.memory.total
     if available and needed > _MAX_MEMORY_FRACTION * available:
-        who = "a replica" if facts.process_memory is None else "the run"
+        who = "the run" if on_cpu else "a replica"
         chunks = {"grad_cache_chunks": 2 * facts.run.batch.grad_cache_chunks}
         less = _ways(facts, f"a smaller {arg('batch_size')}", chunks)
         found["memory"] = (
@@ -148,7 +138,7 @@ def _resources(facts: Facts, found: dict[str, str]) -> None:
             f" {available / 2**30:.1f} GiB available: use {less}"
         )
     hours = facts.hours
-    if facts.on_cpu and (hours is None or hours > _MAX_CPU_HOURS):
+    if on_cpu and (hours is None or hours > _MAX_CPU_HOURS):
         takes = "a step takes too long to be measured"
         if hours:
             takes = f"the run takes {hours:,.0f} hours"
@@ -227,8 +217,8 @@ _LARGE_BATCH = 1024
 
 def _optimization(facts: Facts, found: dict[str, str]) -> None:
     """Checks of loss, batch, optimizer and schedule."""
-    run, temperature = facts.run, facts.temperature
-    batch_size = run.schedule.batch_size
+    run, batch_size = facts.run, facts.run.schedule.batch_size
+    temperature = getattr(run.loss, "temperature", None)
     if temperature is not None and not (
         _MIN_TEMPERATURE <= temperature <= _MAX_TEMPERATURE
     ):

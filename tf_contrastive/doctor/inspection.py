@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, schedules, train
 from tf_contrastive import model as models
-from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import description
 from tf_contrastive.doctor import (
@@ -57,11 +56,7 @@ def inspect(run: Pretrain) -> Report:
     model, _ = prepared.with_options(steps_per_execution=1).build()
     predicted = memory.predict(model, run, replicas)
     classes = description.count_classes(source, _LABELS)
-    warnings = {}
-    for problem in test_split.find(prepared):
-        if problem.ends:
-            raise errors.UserError(problem.text)
-        warnings[problem.option] = problem.text
+    warnings = test_split.find(prepared)
     counts = None
     if classes and not info.multi_label:
         counts = classes.sizes[classes.sizes > 0]
@@ -153,7 +148,7 @@ def _sections(
         },
         "batch": {
             "loss": run.loss.label,
-            "temperature": facts.temperature,
+            "temperature": getattr(run.loss, "temperature", None),
             "batch_size": schedule.batch_size,
             "replica_batch_size": schedule.batch_size // facts.replicas,
             "positives_per_anchor": _rounded(facts.positives),

@@ -1,19 +1,8 @@
 """Images of the test split that a run learns from."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 from tf_contrastive import datasets, train
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import without_slice
-
-
-class Problem(NamedTuple):
-    """What is wrong with the images to score."""
-
-    option: str  # That chooses them; "unscored": they cannot be scored.
-    text: str
-    ends: bool  # The run scores them itself, and must not start.
 
 
 def check(run: train.PreparedRun) -> None:
@@ -26,16 +15,20 @@ def check(run: train.PreparedRun) -> None:
     """
     if not _refuses(run) and (run.source.digests is None or not run.is_chief):
         return
-    for problem in find(run):
-        if problem.ends:
-            raise errors.UserError(problem.text)
+    for option, text in find(run).items():
         # `evaluate` reports what it cannot score.
-        if problem.option != "unscored":
-            terminal.warning(problem.text)
+        if option != "unscored":
+            terminal.warning(text)
 
 
-def find(run: train.PreparedRun) -> Iterator[Problem]:
-    """Yields what is wrong with the images to score after a run."""
+def find(run: train.PreparedRun) -> dict[str, str]:
+    """Returns what is wrong with the images to score after a run.
+
+    By the option that chooses them, or "unscored" if they cannot be scored.
+
+    Raises:
+      UserError: instead, for a run that `check` refuses.
+    """
     options, data = run.options, run.options.data
     # The run's own lacks what validation cuts off.
     learned = train.open_split(options, data.split)
@@ -44,14 +37,18 @@ def find(run: train.PreparedRun) -> Iterator[Problem]:
         if learned.info.has_labels and test.info.has_labels:
             datasets.check_scorable(learned.info, test.info)
     except errors.UserError as error:
-        if learned.info.has_labels:
-            yield Problem("unscored", error.marked, _refuses(run))
-        return
+        if not learned.info.has_labels:
+            return {}
+        if _refuses(run):
+            raise
+        return {"unscored": error.marked}
     try:
-        if warning := datasets.check_disjoint(learned, test):
-            yield Problem("test_split", warning.marked, False)
+        warning = datasets.check_disjoint(learned, test)
     except errors.UserError as error:
-        yield Problem("test_split", error.marked, _refuses(run))
+        if _refuses(run):
+            raise
+        warning = error
+    return {"test_split": warning.marked} if warning else {}
 
 
 def _refuses(run: train.PreparedRun) -> bool:
