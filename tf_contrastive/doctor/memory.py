@@ -3,8 +3,6 @@
 import dataclasses
 import math
 import pathlib
-import resource
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -153,12 +151,9 @@ def _further(layer: tf.keras.layers.Layer) -> list[tf.TensorSpec]:
 
 def peak_resident() -> int:
     """Bytes that this process has had in memory at its peak."""
-    status = pathlib.Path("/proc/self/status")
-    if status.exists():
-        # ru_maxrss would include the process that started this one.
-        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+    # ru_maxrss would include the process that started this one.
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def available() -> int | None:
