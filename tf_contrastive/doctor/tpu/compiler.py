@@ -8,6 +8,7 @@ process, and imports nothing of this package.
 import collections
 import glob
 import json
+import math
 import os
 import re
 import sys
@@ -279,13 +280,10 @@ def _collectives(hlo: str) -> dict:
 
 def _bytes_of(shapes: str) -> int:
     """Adds up the bytes of shapes, such as `bf16[64,7]{1,0}`."""
-    total = 0
-    for kind, dimensions in re.findall(r"\b(\w+)\[([\d,]*)\]", shapes):
-        count = 1
-        for size in filter(None, dimensions.split(",")):
-            count *= int(size)
-        total += count * _BYTES.get(kind, 4)
-    return total
+    return sum(
+        _BYTES.get(kind, 4) * math.prod(map(int, re.findall(r"\d+", sides)))
+        for kind, sides in re.findall(r"\b(\w+)\[([\d,]*)\]", shapes)
+    )
 
 
 def main(path: str, topology: str, cores: str, mode: str) -> None:
