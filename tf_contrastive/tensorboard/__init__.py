@@ -6,11 +6,7 @@ None of it is part of the training step, or needs other replicas or workers.
 """
 
 from tf_contrastive.tensorboard.callback import Profile, TensorBoard, view_grid
-from tf_contrastive.tensorboard.histograms import (
-    Histograms,
-    HostCopy,
-    images_per_batch,
-)
+from tf_contrastive.tensorboard.histograms import Histograms, HostCopy
 
 __all__ = [
     "EVENTS",
@@ -18,7 +14,6 @@ __all__ = [
     "HostCopy",
     "Profile",
     "TensorBoard",
-    "images_per_batch",
     "view_grid",
 ]
 

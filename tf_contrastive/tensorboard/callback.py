@@ -1,5 +1,6 @@
 """Callbacks that write a run's curves, histograms and profile."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -173,7 +174,7 @@ class Profile(tf.keras.callbacks.Callback):
         self._logdir = logdir
         self._first, self._last = first, last
         self._running = False
-        self._trace: tf.profiler.experimental.Trace | None = None
+        self._marked = contextlib.ExitStack()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Starts before the execution that holds the first step."""
@@ -183,31 +184,27 @@ class Profile(tf.keras.callbacks.Callback):
             tf.profiler.experimental.start(self._logdir)
             self._running = True
             # Keras marks each execution, and marked this one too early.
-            self._trace = tf.profiler.experimental.Trace(
-                "train", step_num=done, _r=1
+            self._marked.enter_context(
+                tf.profiler.experimental.Trace("train", step_num=done, _r=1)
             )
-            self._trace.__enter__()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stops after the last step, and writes."""
-        if self._trace is not None:
-            self._trace.__exit__(None, None, None)
-            self._trace = None
+        self._marked.close()
         done = int(self.model.optimizer.iterations.numpy())
         if self._running and done >= self._last:
             tf.profiler.experimental.stop()
             self._running = False
 
 
-def view_grid(
-    originals: tf.Tensor, views: tf.Tensor, images: int = GRID_IMAGES
-) -> tf.Tensor:
+def view_grid(originals: tf.Tensor, views: tf.Tensor) -> tf.Tensor:
     """Tiles images and their views, a column per image, white between them.
 
     Originals [B, 1, S, S, K] and views [B, V, S, S, K] give [1, height, width,
-    3], of at most so many `images`.
+    3], of at most `GRID_IMAGES` images.
     """
-    shown = tf.concat([originals[:images], views[:images]], axis=1)[..., :3]
+    few = originals[:GRID_IMAGES], views[:GRID_IMAGES]
+    shown = tf.concat(few, axis=1)[..., :3]
     gap = max(shown.shape[2] // _GAPS, 1)
     gaps = [[0, 0], [0, 0], [0, gap], [0, gap], [0, 0]]
     shown = tf.pad(shown, gaps, constant_values=1.0)

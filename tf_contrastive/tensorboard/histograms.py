@@ -152,21 +152,6 @@ def views_of(run: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
 
     `run` is a `train.PreparedRun`.
     """
-    first = _batch(run)
-    return first if isinstance(first, tuple) else (first, None)
-
-
-def originals_of(run: Any) -> tf.Tensor:
-    """Returns the images of `views_of`, not augmented, [B, 1, S, S, K]."""
-    plain = Views(policy=NoAugmentation(), views=1)
-    side = run.options.views.side
-    views = resolve_views(plain, run.source.info.name, side)
-    options = dataclasses.replace(run.options, views=views)
-    first = _batch(dataclasses.replace(run, options=options))
-    return first[0] if isinstance(first, tuple) else first
-
-
-def _batch(run: Any) -> Any:
     views, images = run.options.views, GRID_IMAGES
     if run.options.runtime.histograms_every_epochs:
         images = images_per_batch(views.side, views.views)
@@ -183,4 +168,15 @@ def _batch(run: Any) -> Any:
         cache="none",
     )
     alone = dataclasses.replace(few, strategy=tf.distribute.get_strategy())
-    return next(iter(alone.batches()))
+    first = next(iter(alone.batches()))
+    return first if isinstance(first, tuple) else (first, None)
+
+
+def originals_of(run: Any) -> tf.Tensor:
+    """Returns the images of `views_of`, not augmented, [B, 1, S, S, K]."""
+    plain = Views(policy=NoAugmentation(), views=1)
+    side = run.options.views.side
+    views = resolve_views(plain, run.source.info.name, side)
+    options = dataclasses.replace(run.options, views=views)
+    images, _ = views_of(dataclasses.replace(run, options=options))
+    return images
