@@ -223,11 +223,8 @@ class Reading(Group):
 
 def inherited(given: Reading, run: Reading) -> Reading:
     """Returns how to read the data of a run: as it did, but for what is set."""
-    changed = {
-        field.name: getattr(given, field.name)
-        for field in dataclasses.fields(given)
-        if getattr(given, field.name) != field.default
-    }
+    values = vars(given).items()
+    changed = {n: x for n, x in values if x != getattr(Reading, n)}
     fraction = run.test_fraction or given.test_fraction
     return dataclasses.replace(run, **changed | {"test_fraction": fraction})
 

@@ -379,10 +379,7 @@ def resolve(
             f" {arg('extra_channels', extra_channels)} or less"
         )
     schedule = run.schedule
-    defaults: dict[str, str] = {}
-    if run.reading.admits_unlabelled:
-        defaults["unlabelled"] = "own_views"
-    loss = run.loss.with_defaults(**defaults)
+    loss = run.loss.with_defaults(unlabelled=run.reading.unlabelled)
     if getattr(loss, "similarity_products", "") == "auto":
         products = "split" if machine.rounded_products else "plain"
         loss = loss.with_options(similarity_products=products)
