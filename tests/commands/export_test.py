@@ -164,7 +164,7 @@ def test_other_runtimes_equal_the_saved_model(exported, held_out, file, run):
 def test_eight_bits_keep_the_direction(exported, held_out):
     images, expected = held_out
     embeddings = _tflite(f"{exported[0]}/encoder_dynamic_int8.tflite", images)
-    difference, cosine = exporting.compare(embeddings, expected)
+    difference, cosine = tflite_onnx.compare(embeddings, expected)
     assert difference > 1e-5  # It is another model.
     assert cosine >= 0.999
 

@@ -16,11 +16,11 @@ from library_networks import (
     trained,
 )
 
-from tf_contrastive import exporting
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.exporting import exported_networks
 from tf_contrastive.model.networks import precision
 
 data_utils = sys.modules[inspect.unwrap(tf.keras.utils.get_file).__module__]
@@ -60,7 +60,7 @@ def test_features_equal_those_of_keras(
     preprocess = preprocess or preprocess_of(network)
     assert_equal_features(found, model, preprocess, side=side)
     # An export has Keras' own normalization again.
-    plain = exporting.plain_encoder(found)
+    plain = exported_networks.plain_encoder(found)
     assert_equal_features(plain, model, preprocess, side=side)
     kind = tf.keras.layers.BatchNormalization
     for encoder, expected in ((found, BatchNormalization), (plain, kind)):

@@ -7,7 +7,7 @@ from export_helpers import SIZE, conv_block, make_encoder, make_images
 
 from tf_contrastive import embedding, exporting, heads
 from tf_contrastive.base import errors
-from tf_contrastive.exporting import classifier_heads
+from tf_contrastive.exporting import classifier_heads, exported_networks
 
 pytestmark = pytest.mark.keras
 
@@ -32,7 +32,7 @@ def test_a_mixed_precision_encoder_is_cloned_to_plain_float32():
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
     assert half.dtype == tf.bfloat16
-    plain = exporting.plain_encoder(encoder)
+    plain = exported_networks.plain_encoder(encoder)
     for layer in plain._flatten_layers():
         assert layer.compute_dtype == "float32"
         assert not getattr(layer, "synchronized", False)
@@ -49,7 +49,7 @@ def test_an_encoder_of_several_replicas_is_cloned_to_one():
         encoder = tf.keras.Model(inputs, conv_block(inputs, 4))
     images = tf.constant(make_images(4) / np.float32(255))
     strategy.run(lambda: encoder(images, training=True))
-    plain = exporting.plain_encoder(encoder)
+    plain = exported_networks.plain_encoder(encoder)
     assert not any(hasattr(variable, "values") for variable in plain.variables)
     assert embedding.checksum(plain) == embedding.checksum(encoder)
     expected = encoder(images, training=False)

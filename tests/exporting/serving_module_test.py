@@ -17,9 +17,9 @@ import tensorflow as tf
 from dataset_helpers import encoded
 from export_helpers import SIZE, make_images
 
-from tf_contrastive import classifiers, exporting, views
+from tf_contrastive import classifiers, views
 from tf_contrastive.config.data import Reading
-from tf_contrastive.exporting import image_bytes, serving_module
+from tf_contrastive.exporting import image_bytes, saved_model, serving_module
 from tf_contrastive.views import preprocessing
 
 pytestmark = pytest.mark.keras
@@ -82,7 +82,7 @@ def served(saved, tmp_path_factory):
     }
     folder = tmp_path_factory.mktemp("served")
     np.savez(folder / "given.npz", **given)
-    words = saved, "given.npz", "out.npz", exporting.KERAS_FILE
+    words = saved, "given.npz", "out.npz", saved_model.KERAS_FILE
     processes.run(processes.python(_READER, *words), cwd=folder)
     return given, np.load(folder / "out.npz")
 

@@ -10,7 +10,6 @@ from tf_contrastive.exporting.exported_networks import (
     Parts,
     image_shape,
     num_features,
-    plain_encoder,
 )
 from tf_contrastive.exporting.model_card import format_rows
 from tf_contrastive.exporting.paths import (
@@ -18,15 +17,9 @@ from tf_contrastive.exporting.paths import (
     find,
     find_published,
     load,
-    load_run,
 )
-from tf_contrastive.exporting.saved_model import (
-    DETAILS_FILE,
-    KERAS_FILE,
-    details,
-    export,
-)
-from tf_contrastive.exporting.tflite_onnx import check_installed, compare
+from tf_contrastive.exporting.saved_model import DETAILS_FILE, details, export
+from tf_contrastive.exporting.tflite_onnx import check_installed
 from tf_contrastive.exporting.versioning import (
     GRAPH_FILE,
     folders,
@@ -36,12 +29,10 @@ from tf_contrastive.exporting.versioning import (
 __all__ = [
     "DETAILS_FILE",
     "GRAPH_FILE",
-    "KERAS_FILE",
     "Parts",
     "ProbeHead",
     "PrototypeHead",
     "check_installed",
-    "compare",
     "copy_weights",
     "details",
     "export",
@@ -52,7 +43,5 @@ __all__ = [
     "image_shape",
     "is_complete",
     "load",
-    "load_run",
     "num_features",
-    "plain_encoder",
 ]

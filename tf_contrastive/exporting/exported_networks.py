@@ -22,7 +22,7 @@ def image_shape(encoder: Any) -> tuple[int, int, int]:
     if isinstance(encoder, tf.keras.Model):
         shape = encoder.input_shape
     else:
-        shape = _function(encoder).structured_input_signature[0][0].shape
+        shape = encoder.traced.structured_input_signature[0][0].shape
     height, width, channels = shape[1:]
     if height is None or height != width or not channels:
         raise errors.UserError(
@@ -36,12 +36,7 @@ def num_features(encoder: Any) -> int:
     """Returns the number of features D of a model or a loaded export."""
     if isinstance(encoder, tf.keras.Model):
         return encoder.output_shape[-1]
-    return _function(encoder).output_shapes[-1]
-
-
-def _function(encoder: Any) -> Any:
-    """Returns a traced function of a loaded export's images."""
-    return encoder.loaded.__call__.concrete_functions[0]
+    return encoder.traced.output_shapes[-1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,10 +40,14 @@ class Export:
     def __init__(self, loaded: Any) -> None:
         self.loaded = loaded
 
+    @property
+    def traced(self) -> tf.types.experimental.ConcreteFunction:
+        """A traced function of its images."""
+        return self.loaded.__call__.concrete_functions[0]
+
     def __call__(self, images: Any, training: bool = False) -> tf.Tensor:
         """Encodes images, as `checked_input.Encoder` does."""
-        function = self.loaded.__call__.concrete_functions[0]
-        shape = function.structured_input_signature[0][0].shape
+        shape = self.traced.structured_input_signature[0][0].shape
         return self.loaded(checked_input.checked(images, shape), training)
 
     def __getattr__(self, name: str) -> Any:
@@ -72,7 +76,8 @@ def load(path: str) -> tf.Module:
     if path.startswith(pretrained.SCHEME):
         return _checked(pretrained.load(path))
     if checkpoints.is_run(path):
-        return load_run(path)
+        run = checkpoints.load_run(path)
+        return _checked(checkpoints.load_encoder(run))
     if found := find_published(path):
         return _checked(found.load())
     saved_model = versioning.newest(path)
@@ -91,11 +96,6 @@ def load(path: str) -> tf.Module:
             " tf_contrastive: write one by `python -m tf_contrastive export`"
         )
     return Export(encoder)
-
-
-def load_run(workdir: str) -> tf.keras.Model:
-    """Loads the encoder of a run; see `load`."""
-    return _checked(checkpoints.load_encoder(checkpoints.load_run(workdir)))
 
 
 def _checked(encoder: tf.keras.Model) -> tf.keras.Model:
@@ -180,7 +180,7 @@ def standardization(encoder: Any) -> str | None:
 def unseen_options(encoder: Any) -> dict[str, Any]:
     """Returns the options of an encoder that its weights do not show."""
     if isinstance(encoder, Export):
-        graph = encoder.loaded.__call__.concrete_functions[0].graph
+        graph = encoder.traced.graph
         operations = {x.name: x for x in graph.get_operations()}
         names = [*operations]
         heads = [

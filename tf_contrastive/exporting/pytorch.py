@@ -70,9 +70,13 @@ def file_for_pytorch(encoder: tf.keras.Model) -> tuple[bytes, dict[str, Any]]:
         size=size,
         channels=channels,
     )
-    description = {"format": "pytorch", "file": FILE, "bytes": len(content)}
-    reader = "PyTorch, by the code in README.md"
-    return content, {**description, "reader": reader, "code": code}
+    return content, {
+        "format": "pytorch",
+        "file": FILE,
+        "reader": "PyTorch, by the code in README.md",
+        "bytes": len(content),
+        "code": code,
+    }
 
 
 def _refused(given: str) -> errors.UserError:

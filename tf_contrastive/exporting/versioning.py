@@ -6,6 +6,7 @@ a killed export leaves is a hidden folder, which the next export removes.
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -66,16 +67,12 @@ def write_version(save: Callable[[str], None], base: str) -> str:
     with files.temporary_folder() as local:
         save(local)
         path = _next_version(base)
-        names = [
-            os.path.relpath(os.path.join(folder, name), local)
-            for folder, _, entries in os.walk(local)
-            for name in entries
-        ]
+        written = [x for x in Path(local).rglob("*") if x.is_file()]
         try:
-            for file in sorted(names, key=lambda name: name == GRAPH_FILE):
-                target = os.path.join(path, file)
+            for file in sorted(written, key=lambda x: x.name == GRAPH_FILE):
+                target = os.path.join(path, file.relative_to(local))
                 tf.io.gfile.makedirs(os.path.dirname(target))
-                tf.io.gfile.copy(os.path.join(local, file), target)
+                tf.io.gfile.copy(str(file), target)
         except BaseException:
             if tf.io.gfile.exists(path):
                 tf.io.gfile.rmtree(path)
