@@ -1,15 +1,14 @@
 """The flagfiles: what they say, what the papers say, and two steps of each."""
 
-import importlib.util
 import json
 import re
 import shlex
-from pathlib import Path
 
 import cover
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import ROOT
 
 from tf_contrastive import checkpoints, flags, train
 from tf_contrastive.commands import evaluate as evaluating
@@ -18,19 +17,13 @@ from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.smoke import SMOKE_STEPS, shrink, smoke, substitute
+from tools import recipes
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
-_ROOT = Path(__file__).resolve().parents[1]
-_CONFIGS = _ROOT / "configs"
+_CONFIGS = ROOT / "configs"
 _NAMES = sorted(path.stem for path in _CONFIGS.glob("*.flags"))
 _COMMANDS = {"pretrain": Pretrain, "evaluate": Evaluate}
-
-_SPEC = importlib.util.spec_from_file_location(
-    "recipes", _ROOT / "tools" / "recipes.py"
-)
-recipes = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(recipes)
 
 
 def _command(name):
@@ -56,7 +49,7 @@ _PRETRAIN = [name for name in _NAMES if _command(name)[0] == "pretrain"]
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_the_documented_command_parses(name, monkeypatch):
-    monkeypatch.chdir(_ROOT)
+    monkeypatch.chdir(ROOT)
     command, *words = _command(name)
     assert f"--flagfile=configs/{name}.flags" in words
     flags.parse(_COMMANDS[command], words).validate()

@@ -1,6 +1,5 @@
 """tools/same_numbers.py: which differences between two records it shows."""
 
-import importlib.util
 import json
 import sys
 
@@ -10,18 +9,15 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive.config.protocols import PROTOCOLS
-
-_TOOL = processes.ROOT / "tools" / "same_numbers.py"
-_SPEC = importlib.util.spec_from_file_location("same_numbers", _TOOL)
-same_numbers = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(same_numbers)
+from tools import same_numbers
 
 _WEIGHTS = {"kernel": np.float32([[1, 2], [3, 4]]), "bias": np.float32([5, 6])}
 _ROW = {"top1": 0.5, "variant": "", "seconds": 1.0}
 
 
 def _tool(*words):
-    return processes.run([sys.executable, _TOOL, *words], status=None)
+    tool = [sys.executable, same_numbers.__file__]
+    return processes.run([*tool, *words], status=None)
 
 
 def _files(folder, weights=_WEIGHTS, row=_ROW, loss=1.0, speed=2.0):

@@ -1,14 +1,13 @@
 """Compilation for a TPU that is not there."""
 
-import importlib.util
 import json
 import os
 import shutil
 import sys
-from pathlib import Path
 
 import cover
 import pytest
+from processes import ROOT
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
@@ -21,13 +20,7 @@ from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.doctor import tpu
 from tf_contrastive.doctor.tpu import compilation, compiler, lowering
-
-_ROOT = Path(__file__).resolve().parents[3]
-_SPEC = importlib.util.spec_from_file_location(
-    "tpu_table", _ROOT / "tools" / "tpu.py"
-)
-table = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(table)
+from tools import tpu as table
 
 pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
@@ -284,7 +277,7 @@ def _lowered(name):
     return lowering.Step(compilation.prepare(run, 8)[0]).lower(images)
 
 
-_ENVIRONMENT = _ROOT / ".venv-tpu/bin/python"
+_ENVIRONMENT = ROOT / ".venv-tpu/bin/python"
 _needs_compiler = pytest.mark.skipif(
     not os.access(_ENVIRONMENT, os.X_OK), reason=".venv-tpu is not installed"
 )

@@ -1,8 +1,7 @@
 """Claims and the papers' numbers, as the package has them."""
 
-from pathlib import Path
-
 import pytest
+from processes import ROOT
 
 from lab.claims import definitions, measures, runs, verdicts
 from lab.commands import reproduce
@@ -13,11 +12,9 @@ from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
-_ROOT = Path(__file__).resolve().parents[3]
-
 
 def test_the_list_shows_landed_results_and_reasons(capsys, tmp_path):
-    docs = _ROOT / "docs"
+    docs = ROOT / "docs"
     for folder, verdict in ((docs, "partly shown (cpu)"), (tmp_path, " - ")):
         options = {"list": True, "report_dir": str(folder)}
         assert reproduce.run(fields.replace(Reproduce(), **options)) == 0

@@ -1,16 +1,12 @@
 """The results in docs, and what is said of them."""
 
 import shutil
-from pathlib import Path
 
-from lab.claims import (
-    definitions,
-    results_document,
-    results_page,
-    runs,
-)
+from processes import ROOT
 
-_DOCS = Path(__file__).resolve().parents[3] / "docs"
+from lab.claims import definitions, results_document, results_page, runs
+
+_DOCS = ROOT / "docs"
 _KNOWN = definitions.claims()
 _LANDED = definitions.landed(str(_DOCS / "results"))
 
