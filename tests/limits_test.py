@@ -14,17 +14,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import callbacks, classifiers, datasets, exporting
+from tf_contrastive import callbacks, classifiers, datasets
 from tf_contrastive.base import errors
 from tf_contrastive.config import encoder
 from tf_contrastive.datasets import pipeline, sampler
 from tf_contrastive.doctor import advice
 from tf_contrastive.encoders import checked_input
-from tf_contrastive.evaluation import (
-    classification_metrics,
-    protocols,
-    statistics,
-)
+from tf_contrastive.evaluation import classification_metrics, protocols
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.losses import similarity
 
@@ -205,18 +201,6 @@ def test_protocols_need_images(protocol, least):
         assert lacks is None if fits else f"{least} images" in lacks
 
 
-def test_two_encoders_differ_at_five_percent():
-    assert statistics.verdict(0.1, 0.2, 0.05) == "better"
-    assert statistics.verdict(-0.2, -0.1, 0.0499) == "worse"
-    assert statistics.verdict(0.1, 0.2, 0.0501) == "tied"
-
-
-def test_intervals_hold_95_percent():
-    low, high = statistics.interval(np.arange(2_000) % 2 == 0)
-    # 1.96 deviations of 0.5 / sqrt(2000); 90 % would be 1.64, 97.5 % 2.24.
-    assert high - low == pytest.approx(2 * 1.96 * 0.01118, rel=0.08)
-
-
 @pytest.mark.parametrize("edge,sign", [(0.0, -1), (1.0, 1)])
 def test_a_pixel_may_be_a_thousandth_out_of_range(edge, sign):
     def pixel(distance):
@@ -226,9 +210,3 @@ def test_a_pixel_may_be_a_thousandth_out_of_range(edge, sign):
     np.testing.assert_array_equal(served, pixel(0.0))
     with pytest.raises(tf.errors.InvalidArgumentError):
         checked_input.check_range(pixel(0.0011))
-
-
-def test_exported_prototypes_have_a_temperature_of_a_tenth():
-    head = exporting.PrototypeHead(np.eye(2, dtype=np.float32), np.arange(2))
-    own, other = head(tf.constant([[1.0, 0.0]])).numpy()[0]
-    assert own / other == pytest.approx(np.exp(10), rel=1e-4)
