@@ -21,9 +21,8 @@ import pytest
 import saved_run
 import small
 import tensorflow as tf
-from dataset_helpers import encoded, prepare
+from dataset_helpers import encoded, picture, prepare
 from image_helpers import write_records
-from PIL import Image
 
 from tf_contrastive import checkpoints, datasets, flags, train
 from tf_contrastive.base import errors
@@ -64,13 +63,8 @@ def _rewrite(path, content):
 # Reading fails if the result is neither an error nor what was written.
 
 
-def _pixels(index, side=6):
-    generator = np.random.default_rng(index)
-    return generator.integers(0, 256, (side, side, 3), np.uint8)
-
-
 def _encoded(index, kind="PNG", side=6):
-    return encoded(Image.fromarray(_pixels(index, side)), kind)
+    return encoded(picture(index, (side, side)), kind)
 
 
 def _reader(**named):
@@ -92,7 +86,7 @@ def _tfrecord(folder):
 
 
 def _prepared(folder):
-    images = np.stack([_pixels(i) for i in range(_COUNT)])
+    images = np.stack([picture(i, (6, 6)) for i in range(_COUNT)])
     labels = {"train": np.arange(_COUNT)}
     prepare(folder, "mine", {"train": images}, labels, "abcde", (6, 6, 3))
     (path,) = folder.rglob("*.tfrecord*")

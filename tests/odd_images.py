@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 import PIL.features
+from dataset_helpers import encoded
 from PIL import Image, ImageOps
 
 
@@ -45,13 +46,7 @@ _FRAMES = [Image.fromarray(_random(3)) for _ in range(3)]
 _MORE = {"save_all": True, "append_images": _FRAMES[1:]}
 
 
-def _save(image: Image.Image, kind: str, **options: object) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
-
-
-def _exif(orientation: int, endian: str = "<") -> bytes:
+def exif_of(orientation: int, endian: str = "<") -> bytes:
     """TIFF's structure of one orientation, after another entry."""
     mark = b"II*\0" if endian == "<" else b"MM\0*"
     first = struct.pack(endian + "HHI4s", 0x0100, 4, 1, bytes(4))
@@ -75,22 +70,22 @@ def _with_segments(jpeg: bytes, *segments: bytes) -> bytes:
 
 
 def _jpegs() -> dict[str, bytes]:
-    photo = _save(_PHOTO, "JPEG", quality=95)
-    cmyk = _save(_CMYK, "JPEG", quality=95)
+    photo = encoded(_PHOTO, "JPEG", quality=95)
+    cmyk = encoded(_CMYK, "JPEG", quality=95)
     start = photo.index(b"\xff\xe0")
     end = start + 2 + int.from_bytes(photo[start + 2 : start + 4])
     bare = photo[:start] + photo[end:]
     adobe = b"Adobe\0\x64\0\0\0\0"
-    exif = {n: segment(0xE1, b"Exif\0\0" + _exif(n)) for n in (1, 3, 6, 8)}
+    exif = {n: segment(0xE1, b"Exif\0\0" + exif_of(n)) for n in (1, 3, 6, 8)}
     xmp = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + _xmp(6))
-    mpo = _save(_PHOTO, "MPO", save_all=True, append_images=[_PHOTO])
-    cut = segment(0xE1, b"Exif\0\0" + _exif(6)[:20])
+    mpo = encoded(_PHOTO, "MPO", save_all=True, append_images=[_PHOTO])
+    cut = segment(0xE1, b"Exif\0\0" + exif_of(6)[:20])
     long = segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
     files = {
         "plain": photo,
-        "progressive": _save(_PHOTO, "JPEG", quality=95, progressive=True),
-        "4:2:2": _save(_PHOTO, "JPEG", quality=95, subsampling=1),
-        "grey": _save(_PHOTO.convert("L"), "JPEG", quality=95),
+        "progressive": encoded(_PHOTO, "JPEG", quality=95, progressive=True),
+        "4:2:2": encoded(_PHOTO, "JPEG", quality=95, subsampling=1),
+        "grey": encoded(_PHOTO.convert("L"), "JPEG", quality=95),
         "CMYK of Adobe": cmyk,
         "YCCK": cmyk.replace(adobe + b"\0", adobe + b"\2"),
         "RGB of Adobe": _with_segments(bare, segment(0xEE, adobe + b"\0")),
@@ -99,12 +94,12 @@ def _jpegs() -> dict[str, bytes]:
         "EXIF 1, XMP 6": _with_segments(photo, exif[1], xmp),
         "XMP": _with_segments(photo, xmp),
         "two EXIF segments": _with_segments(photo, exif[3], exif[6]),
-        "trailing bytes": photo + bytes(100) + b"Exif\0\0" + _exif(6),
+        "trailing bytes": photo + bytes(100) + b"Exif\0\0" + exif_of(6),
         "EXIF cut off": _with_segments(photo, cut),
     }
     for n in range(10):
         for endian, name in ("<", "little"), (">", "big"):
-            block = segment(0xE1, b"Exif\0\0" + _exif(n, endian))
+            block = segment(0xE1, b"Exif\0\0" + exif_of(n, endian))
             files[f"EXIF {n}, {name} endian"] = _with_segments(photo, block)
     return files
 
@@ -114,11 +109,17 @@ def chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + check
 
 
-def _png(depth, color, rows, before=b"", after=b"") -> bytes:
-    header = struct.pack(">IIBBBBB", _WIDTH, _HEIGHT, depth, color, 0, 0, 0)
-    data = zlib.compress(b"".join(b"\0" + row for row in rows))
-    parts = chunk(b"IHDR", header), before, chunk(b"IDAT", data), after
+def png(size, data=b"", depth=8, color=2, before=b"", after=b"") -> bytes:
+    """A PNG of any declared (width, height), and of any data."""
+    header = struct.pack(">IIBBBBB", *size, depth, color, 0, 0, 0)
+    data = chunk(b"IDAT", zlib.compress(data))
+    parts = chunk(b"IHDR", header), before, data, after
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + chunk(b"IEND", b"")
+
+
+def _png(depth, color, rows, before=b"", after=b"") -> bytes:
+    data = b"".join(b"\0" + row for row in rows)
+    return png((_WIDTH, _HEIGHT), data, depth, color, before, after)
 
 
 def _packed(values: np.ndarray, bits: int) -> list[bytes]:
@@ -129,42 +130,42 @@ def _packed(values: np.ndarray, bits: int) -> list[bytes]:
 
 
 def _pngs() -> dict[str, bytes]:
-    plain = _save(_RGB, "PNG")
+    plain = encoded(_RGB, "PNG")
     rgb = [row.tobytes() for row in _PIXELS]
-    exif = chunk(b"eXIf", _exif(6, ">"))
+    exif = chunk(b"eXIf", exif_of(6, ">"))
     xmp = b"XML:com.adobe.xmp\0\0\0\0\0" + _xmp(6)
     files = {
         "rgb": plain,
-        "grey": _save(_GREY, "PNG"),
-        "palette": _save(_PALETTE, "PNG"),
-        "palette, transparent": _save(_PALETTE, "PNG", transparency=0),
-        "rgba": _save(_RGBA, "PNG"),
-        "grey and alpha": _save(_LA, "PNG"),
+        "grey": encoded(_GREY, "PNG"),
+        "palette": encoded(_PALETTE, "PNG"),
+        "palette, transparent": encoded(_PALETTE, "PNG", transparency=0),
+        "rgba": encoded(_RGBA, "PNG"),
+        "grey and alpha": encoded(_LA, "PNG"),
         "EXIF after the data": _png(8, 2, rgb, after=exif),
         "EXIF in a text": _png(8, 2, rgb, _raw_profile(False)),
         "EXIF in a compressed text": _png(8, 2, rgb, _raw_profile(True)),
         "XMP": _png(8, 2, rgb, chunk(b"iTXt", xmp)),
-        "trailing EXIF": plain + b"Exif\0\0" + _exif(6),
+        "trailing EXIF": plain + b"Exif\0\0" + exif_of(6),
     }
     for channels, color in ((1, 0), (2, 4), (3, 2), (4, 6)):
         deep = _random(channels, high=1 << 16, kind=">u2")
         rows = [row.tobytes() for row in deep]
         files[f"16 bits, {channels} channels"] = _png(16, color, rows)
-    files["12 of 16 bits"] = _save(Image.fromarray(_DEEP[..., 0] >> 4), "PNG")
+    files["12 of 16 bits"] = encoded(Image.fromarray(_DEEP[..., 0] >> 4), "PNG")
     for bits in (1, 2, 4):
         rows = _packed(_random(high=1 << bits), bits)
         palette = chunk(b"PLTE", _generator.bytes(3 << bits))
         files[f"grey of {bits} bits"] = _png(bits, 0, rows)
         files[f"palette of {bits} bits"] = _png(bits, 3, rows, palette)
     for n in range(1, 9):
-        before = chunk(b"eXIf", _exif(n, "<>"[n % 2]))
+        before = chunk(b"eXIf", exif_of(n, "<>"[n % 2]))
         files[f"EXIF {n}"] = _png(8, 2, rgb, before)
     return files
 
 
 def _raw_profile(compressed: bool) -> bytes:
     """EXIF data as ImageMagick writes them."""
-    block = b"Exif\0\0" + _exif(6, ">")
+    block = b"Exif\0\0" + exif_of(6, ">")
     digits = block.hex()
     lines = "\n".join(digits[i : i + 72] for i in range(0, len(digits), 72))
     text = f"\nexif\n{len(block):8}\n{lines}\n".encode()
@@ -175,10 +176,13 @@ def _raw_profile(compressed: bool) -> bytes:
 
 
 def _bmps() -> dict[str, bytes]:
-    deep = bytearray(_save(_RGB, "BMP"))
+    deep = bytearray(encoded(_RGB, "BMP"))
     deep[28:30] = struct.pack("<H", 2)  # No such number of bits.
-    others = {"palette": _save(_PALETTE, "BMP"), "32 bits": _save(_RGBA, "BMP")}
-    return {"24 bits": _save(_RGB, "BMP"), **others, "2 bits": bytes(deep)}
+    others = {
+        "palette": encoded(_PALETTE, "BMP"),
+        "32 bits": encoded(_RGBA, "BMP"),
+    }
+    return {"24 bits": encoded(_RGB, "BMP"), **others, "2 bits": bytes(deep)}
 
 
 def _tiff(pixels, endian="<", form=1, white_first=False) -> bytes:
@@ -189,10 +193,10 @@ def _tiff(pixels, endian="<", form=1, white_first=False) -> bytes:
     entries |= {0x106: 0 if white_first else 1, 0x111: 8, 0x115: 1}
     entries |= {0x116: _HEIGHT, 0x117: len(data), 0x153: form}
     table = [(tag, 4, 1, value) for tag, value in entries.items()]
-    return _tiff_of(data, table, endian)
+    return tiff(data, table, endian)
 
 
-def _tiff_of(data: bytes, entries: list[tuple], endian: str = "<") -> bytes:
+def tiff(data: bytes, entries: list[tuple], endian: str = "<") -> bytes:
     """A file of data, and of entries (tag, type, count, value)."""
     mark = b"II*\0" if endian == "<" else b"MM\0*"
     out = mark + struct.pack(endian + "I", 8 + len(data)) + data
@@ -212,7 +216,7 @@ def _planes(pixels: np.ndarray) -> bytes:
     numbers |= {0x116: _HEIGHT, 0x11C: 2}
     entries = [(tag, 4, 1, value) for tag, value in numbers.items()]
     entries += [(0x102, 3, 3, place + 24), (0x111, 4, 3, place)]
-    return _tiff_of(data, sorted([*entries, (0x117, 4, 3, place + 12)]))
+    return tiff(data, sorted([*entries, (0x117, 4, 3, place + 12)]))
 
 
 def _tiffs() -> dict[str, bytes]:
@@ -225,14 +229,14 @@ def _tiffs() -> dict[str, bytes]:
         "8 bits, signed": _tiff(_PIXELS[..., 0], form=2),
         "32 bits": _tiff(deep.astype(np.uint32) << 16),
         "float": _tiff(deep.astype(np.float32), form=3),
-        "YCbCr": _save(_PHOTO.convert("YCbCr"), "TIFF"),
-        "16 bits": _save(_GREY16, "TIFF"),
-        "in deflate": _save(_RGB, "TIFF", compression="tiff_adobe_deflate"),
-        "in JPEG": _save(_PHOTO, "TIFF", compression="jpeg", quality=95),
-        "pages": _save(_FRAMES[0], "TIFF", **_MORE),
+        "YCbCr": encoded(_PHOTO.convert("YCbCr"), "TIFF"),
+        "16 bits": encoded(_GREY16, "TIFF"),
+        "in deflate": encoded(_RGB, "TIFF", compression="tiff_adobe_deflate"),
+        "in JPEG": encoded(_PHOTO, "TIFF", compression="jpeg", quality=95),
+        "pages": encoded(_FRAMES[0], "TIFF", **_MORE),
     }
     for n in range(1, 9):
-        files[f"orientation {n}"] = _save(_RGB, "TIFF", tiffinfo={0x112: n})
+        files[f"orientation {n}"] = encoded(_RGB, "TIFF", tiffinfo={0x112: n})
     return files
 
 
@@ -246,8 +250,8 @@ def _pnms() -> dict[str, bytes]:
 
     floats = _random(kind=np.float32).tobytes()
     files = {
-        "rgb": _save(_RGB, "PPM"),
-        "1 bit": _save(_ONE, "PPM"),
+        "rgb": encoded(_RGB, "PPM"),
+        "1 bit": encoded(_ONE, "PPM"),
         "float": f"Pf\n{size}-1.0\n".encode() + floats,
     }
     for top in (1, 255, 256, 65535):
@@ -259,17 +263,19 @@ def _pnms() -> dict[str, bytes]:
 
 def _others() -> dict[str, bytes]:
     kinds = {
-        "WEBP lossless": _save(_RGB, "WEBP", lossless=True),
-        "WEBP lossy": _save(_PHOTO, "WEBP"),
-        "WEBP rgba": _save(_RGBA, "WEBP", lossless=True),
-        "WEBP XMP": _save(_RGB, "WEBP", lossless=True, xmp=_xmp(6)),
+        "WEBP lossless": encoded(_RGB, "WEBP", lossless=True),
+        "WEBP lossy": encoded(_PHOTO, "WEBP"),
+        "WEBP rgba": encoded(_RGBA, "WEBP", lossless=True),
+        "WEBP XMP": encoded(_RGB, "WEBP", lossless=True, xmp=_xmp(6)),
     }
     for n in (1, 6, 7):
         exif = Image.Exif()
         exif[0x112] = n
-        kinds[f"WEBP EXIF {n}"] = _save(_RGB, "WEBP", exif=exif, lossless=True)
+        kinds[f"WEBP EXIF {n}"] = encoded(
+            _RGB, "WEBP", exif=exif, lossless=True
+        )
         if PIL.features.check("avif"):
-            kinds[f"AVIF EXIF {n}"] = _save(_PHOTO, "AVIF", exif=exif)
+            kinds[f"AVIF EXIF {n}"] = encoded(_PHOTO, "AVIF", exif=exif)
     return kinds
 
 
@@ -279,9 +285,9 @@ _ENDINGS = {"JPEG": "jpg", "TIFF": "tif", "PPM": "ppm"}
 def files() -> dict[str, tuple[str, bytes]]:
     """All images: format and subtype -> (ending of the file's name, bytes)."""
     gifs = {
-        "plain": _save(_PALETTE, "GIF", interlace=0),
-        "transparent": _save(_PALETTE, "GIF", transparency=5, interlace=0),
-        "animated": _save(_FRAMES[0], "GIF", loop=0, **_MORE),
+        "plain": encoded(_PALETTE, "GIF", interlace=0),
+        "transparent": encoded(_PALETTE, "GIF", transparency=5, interlace=0),
+        "animated": encoded(_FRAMES[0], "GIF", loop=0, **_MORE),
     }
     tables = {"JPEG": _jpegs(), "PNG": _pngs(), "GIF": gifs}
     tables |= {"BMP": _bmps(), "TIFF": _tiffs(), "PPM": _pnms()}

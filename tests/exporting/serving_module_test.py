@@ -4,7 +4,6 @@ import functools
 import io
 import random
 import struct
-import zlib
 
 import numpy as np
 import odd_images
@@ -16,6 +15,7 @@ import scipy.special
 import tensorflow as tf
 from dataset_helpers import encoded
 from export_helpers import SIZE, make_images
+from odd_images import png
 
 from tf_contrastive import classifiers, views
 from tf_contrastive.config.data import Reading
@@ -128,8 +128,7 @@ def test_bytes_are_decoded_as_by_pillow_or_refused(encoder):
             assert np.abs(image - scaled[0]).max() < 1e-5, name
 
 
-_EXIF_TAG = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
-_EXIF = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + _EXIF_TAG
+_EXIF = b"Exif\0\0" + odd_images.exif_of(6)
 _WITHOUT = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 0)
 _XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
 # Bytes that start a scan, and marks, as thumbnails and texts may have.
@@ -184,18 +183,6 @@ def test_a_damaged_image_does_not_fail_its_batch(encoder, served):
 # ---- Damaged and malicious files --------------------------------------------
 
 
-def _png(width, height, data=b""):
-    """A PNG of any declared size."""
-
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),
-        b"IDAT": zlib.compress(data),
-        b"IEND": b"",
-    }
-    chunks = (odd_images.chunk(*part) for part in parts.items())
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
 def _encoded(image, kind, **options):
     return encoded(PIL.Image.fromarray(image), kind, **options)
 
@@ -208,13 +195,13 @@ def _bombs():
     scan = scans[scans.rindex(b"\xff\xda") : -2]
     return {
         "jpeg of 1,000 scans": scans[:-2] + 1000 * scan + scans[-2:],
-        "png 100,000 x 100,000": _png(100_000, 100_000),
-        "png 2^31 - 1": _png(2**31 - 1, 2**31 - 1),
-        "png that is all there": _png(1200, 1200, bytes(1200 * 3601)),
+        "png 100,000 x 100,000": png((100_000, 100_000)),
+        "png 2^31 - 1": png((2**31 - 1, 2**31 - 1)),
+        "png that is all there": png((1200, 1200), bytes(1200 * 3601)),
         "jpeg 65,500 x 65,500": jpeg[:frame]
         + b"\xff\xdc" * 2
         + jpeg[frame + 4 :],
-        "png of 512 MiB more": _png(8, 8, bytes(8 * 25 + (1 << 29))),
+        "png of 512 MiB more": png((8, 8), bytes(8 * 25 + (1 << 29))),
         "gif": _encoded(image, "GIF"),
     }
 
