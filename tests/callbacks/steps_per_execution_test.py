@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import counting_model
 import pytest
 import tensorflow as tf
 
@@ -10,17 +11,6 @@ from tf_contrastive.config.runtime import Runtime
 
 # A point at each fifth step, a checkpoint at each twelfth, an epoch of 16.
 _DUE = {*range(5, 49, 5), *range(12, 49, 12), *range(16, 49, 16)}
-
-
-class _Counting(tf.keras.Model):
-    """A model that only counts its steps."""
-
-    def train_step(self, data):
-        self.optimizer.iterations.assign_add(1)
-        return {"step": self.optimizer.iterations}
-
-    def test_step(self, data):
-        return {"data": data}
 
 
 class _Kept:
@@ -46,7 +36,7 @@ def _looks(seconds, **options):
         Runtime(),
         **{"checkpoint_every_steps": 12, "log_every_steps": 5, **options},
     )
-    model = _Counting()
+    model = counting_model.Model()
     model.compile(
         tf.keras.optimizers.SGD(jit_compile=False), steps_per_execution=1
     )
