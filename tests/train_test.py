@@ -11,7 +11,7 @@ import processes
 import pytest
 import small
 import tensorflow as tf
-from PIL import Image
+from dataset_helpers import class_folders, write
 
 from tf_contrastive import (
     callbacks,
@@ -32,12 +32,10 @@ from tf_contrastive.tensorboard import histograms, scalars
 
 pytestmark = [pytest.mark.usefixtures("small_encoder"), pytest.mark.early]
 
-_SMALL = {**small.DIGITS, "log_every_steps": 2}
-
 
 def _options(workdir, **changes):
-    values = {**_SMALL, "workdir": str(workdir), **changes}
-    return fields.replace(small.RUN, **values)
+    options = {"workdir": str(workdir), "log_every_steps": 2, **changes}
+    return small.run(**options)
 
 
 def _events(workdir):
@@ -52,16 +50,9 @@ def _events(workdir):
     return tags
 
 
-def _tags(workdir):
-    """TensorBoard tag -> steps at which it has a point."""
-    return {
-        tag: [step for step, _ in points]
-        for tag, points in _events(workdir).items()
-    }
-
-
-def _points(workdir, tag):
-    return scalars.read(str(workdir / "events"))[tag]
+def _curves(workdir):
+    """TensorBoard tag -> step -> number."""
+    return scalars.read(str(workdir / "events"))
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +73,11 @@ def test_a_run_leaves_config_checkpoints_and_events(finished):
     assert "--stem=cifar" in text and "workdir" not in text
     again = flags.read(Pretrain, text, str(workdir))
     assert fields.values(again) == fields.values(result.run.options)
-    tags = _tags(workdir)
-    assert tags["views"] == [0]
-    for tag in (
-        "input/images_per_second",
-        "input/wait_fraction",
-        "loss/contrastive",
-        "loss/contrastive_accuracy",
-        "loss/contrastive_entropy",
-        "optimizer/learning_rate",
-        "probe/accuracy",
-    ):
-        assert tags[tag] == [2, 4, 6, 8], tag
+    ((step, _),) = _events(workdir)["views"]
+    assert step == 0
+    curves = _curves(workdir)
+    for tag in ("loss/contrastive", "probe/accuracy", "input/wait_fraction"):
+        assert list(curves[tag]) == [2, 4, 6, 8], tag
 
 
 @pytest.mark.slow
@@ -184,10 +168,18 @@ def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
     small.check_equal(small.weights(finished[0]), small.weights(tmp_path))
     # The means of the last epoch are of all its steps.
     assert result.metrics == finished[1].metrics
-    points = _points(tmp_path, "loss/contrastive")
-    assert points[8] == _points(finished[0], "loss/contrastive")[8]
+    resumed, straight = _curves(tmp_path), _curves(finished[0])
+    tag = "loss/contrastive"
+    assert resumed[tag][8] == straight[tag][8]
 
 
+_SMALL_VIEWS = {
+    "loss": "ntxent",
+    "image_size": 16,
+    "small_views": 2,
+    "small_image_size": 8,
+    "validation_fraction": 0.25,
+}
 _MIXED = {
     "loss": "cross_entropy",
     "label_smoothing": 0.1,
@@ -200,48 +192,29 @@ _MIXED = {
 
 @pytest.mark.slow
 @pytest.mark.keras
-def test_a_run_of_small_views_resumes_bit_for_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [
+        (_SMALL_VIEWS, "small_views=2"),
+        # The statistics of digits: a run says which they were.
+        (_MIXED, "standardize=0.3058,0.3058,0.3058/0.3761,0.3761,0.3761"),
+    ],
+    ids=["small views", "mixed views"],
+)
+def test_a_run_of_other_views_resumes_bit_for_bit(
+    options, recorded, tmp_path, monkeypatch
+):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    small_views = {
-        "loss": "ntxent",
-        "image_size": 16,
-        "small_views": 2,
-        "small_image_size": 8,
-        "validation_fraction": 0.25,
-    }
-    result = train.pretrain(_options(straight, **small_views))
-    assert result.metrics["positives_per_anchor"] == (2 * 1 + 2 * 2) / 4
+    result = train.pretrain(_options(straight, **options))
     assert 0 < result.metrics["val_loss"] < 10
-    options = _options(stopped, **small_views, checkpoint_every_steps=2)
-    resumed = _resumed(options, monkeypatch, last=5, start=4)
+    if options is _SMALL_VIEWS:
+        assert result.metrics["positives_per_anchor"] == (2 * 1 + 2 * 2) / 4
+    assert list(_curves(straight)["validation/loss/contrastive"]) == [3, 6]
+    given = _options(stopped, **options, checkpoint_every_steps=2)
+    resumed = _resumed(given, monkeypatch, last=5, start=4)
     small.check_equal(small.weights(straight), small.weights(stopped))
     assert resumed.metrics == result.metrics
-
-
-@pytest.mark.slow
-def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    result = train.pretrain(_options(straight, **_MIXED))
-    options = _options(stopped, **_MIXED, checkpoint_every_steps=2)
-    resumed = _resumed(options, monkeypatch, last=5, start=4)
-    small.check_equal(small.weights(straight), small.weights(stopped))
-    assert resumed.metrics == result.metrics
-    assert 0 < result.metrics["val_loss"] < 20
-    assert _tags(straight)["validation/loss/contrastive"] == [3, 6]
-    assert 0 < result.metrics["probe_accuracy"] < 1
-    # The statistics of digits stand in the config; a run says which they were.
-    text = (stopped / "config.flags").read_text()
-    assert "--standardize=0.3058,0.3058,0.3058/0.3761,0.3761,0.3761\n" in text
-    assert "--mixup_alpha=0.2\n" in text
-
-
-def test_mixed_views_need_pairs_on_every_replica():
-    run = _options("w", **_MIXED, batch_size=62)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with pytest.raises(
-        errors.UserError, match=r"batch_size=62 .* multiple of 4"
-    ):
-        train.prepare(run, strategy)
+    assert f"--{recorded}\n" in (stopped / "config.flags").read_text()
 
 
 # ---- What follows from the data ---------------------------------------------
@@ -255,6 +228,8 @@ def test_mixed_views_need_pairs_on_every_replica():
         ("mnist:3.0.1", 28, {}, (False, 0.5, False)),
         ("svhn_cropped", 96, {}, (False, 1.0, True)),
         ("digits", 8, {"flip": True, "blur": True}, (True, 0.5, True)),
+        ("multidigits:count=3", 32, {}, (False, 0.5, False)),
+        ("randbit:bits=3,of=mnist:3.0.1", 32, {}, (False, 0.5, False)),
         ("cifar10", 32, {"color_jitter_strength": 0.0}, (True, 0.0, False)),
     ],
 )
@@ -315,16 +290,11 @@ def test_compiled_and_half_precision_steps_train_as_plain_ones(tmp_path):
         assert difference < 0.1 * np.linalg.norm(plain), options
 
 
-def _noise(side, n=30):
-    rng = np.random.default_rng(0)
-    tint = np.linspace(0.2, 1, 3)
-    return (rng.integers(0, 256, [n, side, side, 3]) * tint).astype(np.uint8)
-
-
 def test_unknown_colours_are_computed_from_evenly_spread_examples(
     monkeypatch, capsys
 ):
-    images = _noise(6)
+    noise = np.random.default_rng(0).integers(0, 256, [30, 6, 6, 3])
+    images = (noise * np.linspace(0.2, 1, 3)).astype(np.uint8)
     source = datasets.from_arrays(images)
     found = datasets.channel_statistics(source)
     unit = images / 255
@@ -352,28 +322,19 @@ def test_the_known_colours_of_digits_are_theirs():
 
 
 @pytest.mark.slow
-def test_views_are_shown_after_the_first_step(
+def test_the_views_that_are_shown_do_not_depend_on_replicas(
     finished, tmp_path, capsys, monkeypatch
 ):
-    """Nothing waits for them, and no strategy has to do with them."""
-    events = []
-    keeper = callbacks.CheckpointCallback
-    step_end = keeper.on_train_batch_end
+    """No strategy has to do with them."""
     views_of = histograms.views_of
 
-    def ended(*args, **kwargs):
-        events.append("step")
-        step_end(*args, **kwargs)
-
     def made(run):
-        events.append(f"views, {tf.distribute.has_strategy()}")
+        assert not tf.distribute.has_strategy()
         return views_of(run)
 
-    monkeypatch.setattr(keeper, "on_train_batch_end", ended)
     monkeypatch.setattr(histograms, "views_of", made)
     train.pretrain(_options(tmp_path, virtual_devices=2, epochs=1))
     assert "on 2 replica(s)" in capsys.readouterr().err
-    assert events[:2] == ["views, False", "step"]
     shown = (_events(x)["views"][0][1] for x in (finished[0], tmp_path))
     np.testing.assert_array_equal(*map(tf.make_ndarray, shown))
 
@@ -411,50 +372,38 @@ def test_both_branches_start_and_a_resumed_run_needs_no_start(
     assert train.pretrain(run).start_step == 4
 
 
-@pytest.mark.slow
-def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
-    root = tmp_path / "images"
-    root.mkdir()
-    for number, pixels in enumerate(_noise(12, n=16)):
-        Image.fromarray(pixels).save(root / f"{number}.png")
-    (root / "broken.png").write_bytes(b"no picture")
-    options = _options(
-        tmp_path / "run",
-        dataset=f"folder:{root}",
-        split="train",
-        loss="ntxent",
-        image_size=8,
-        batch_size=8,
-        epochs=1,
-    )
-    assert command.run(options) == 0
-    said = capsys.readouterr()
-    assert re.search(r"skipped 1 image.*broken\.png", said.err, re.S)
-    assert "probe" not in said.out
-    # Nothing of it could be scored by labels.
-    assert "next: python -m tf_contrastive export --workdir=" in said.out
+_LABELLED = ("cat", "dog")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("changes", "following"),
+    ("classes", "loss", "fraction", "following"),
     [
-        ({"loss": "ntxent"}, "evaluate --scale=cpu --test_fraction=0.2"),
+        # Nothing of it can be scored by labels.
+        ((".",), "ntxent", 0.0, "export"),
+        (
+            *(_LABELLED, "ntxent", 0.0),
+            "evaluate --scale=cpu --test_fraction=0.2",
+        ),
         # All labels were learned.
-        ({"loss": "supcon"}, "export"),
-        ({"loss": "supcon", "test_fraction": 0.2}, "evaluate --scale=cpu"),
+        (_LABELLED, "supcon", 0.0, "export"),
+        (_LABELLED, "supcon", 0.2, "evaluate --scale=cpu"),
     ],
 )
-def test_the_next_command_can_be_run(changes, following, tmp_path, capsys):
-    for number, pixels in enumerate(_noise(12, n=20)):
-        folder = tmp_path / "images" / f"class{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+def test_folders_are_trained_on_and_the_next_command_can_be_run(
+    classes, loss, fraction, following, tmp_path, capsys
+):
+    images = class_folders(tmp_path / "images", classes, per_class=10)
+    write(images / classes[0] / "broken.png", b"no picture")
     run = tmp_path / "run"
-    given = {"dataset": f"folder:{tmp_path}/images", "split": "train"}
+    given = {"dataset": f"folder:{images}", "split": "train", "loss": loss}
     sizes = {"image_size": 8, "batch_size": 8, "epochs": 1}
-    assert command.run(_options(run, **given, **sizes, **changes)) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
+    given |= {"test_fraction": fraction, **sizes}
+    assert command.run(_options(run, **given)) == 0
+    said = capsys.readouterr()
+    assert re.search(r"skipped 1 image.*broken\.png", said.err, re.S)
+    assert ("probe" in said.out) == (classes is _LABELLED)
+    line = said.out.splitlines()[-1]
     assert line == f"next: python -m tf_contrastive {following} --workdir={run}"
 
 

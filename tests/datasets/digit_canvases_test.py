@@ -4,7 +4,6 @@ Oracles compose images in NumPy from the digits and images that they consist of;
 where a random choice is tested, they find it by trying all possibilities.
 """
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -15,8 +14,6 @@ from PIL import Image
 from scipy import stats
 
 from tf_contrastive import datasets, views
-from tf_contrastive.base.errors import UserError
-from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.datasets import digit_canvases as digits_module
 
 
@@ -24,11 +21,6 @@ def digits_of(opened, split):
     """The stand-in's digits [n, 28, 28] and their labels."""
     found = columns(opened("mnist", split))
     return found["image"][..., 0], found["label"]
-
-
-def test_digits_are_not_flipped():
-    for name in ("multidigits:count=3", "randbit:bits=3,of=mnist:3.0.1"):
-        assert not resolve_views(Views(), name, 32).policy.flip
 
 
 # ---- Digits on a canvas ------------------------------------------------------
@@ -204,6 +196,3 @@ def test_multi_labels_go_through_batches(opened):
     both = datasets.view_batches(source, maker, seed=0, **named)
     for batches in (scored, both):
         assert set(next(iter(batches))[1].numpy()) == {-1}
-    with pytest.raises(UserError, match="one label"):
-        order = dataclasses.replace(order, sampler="class_balanced")
-        datasets.training_batches(source, maker, order)
