@@ -1,10 +1,11 @@
 """Dependencies, the installer and the checks of continuous integration."""
 
-import ast
 import os
 import re
+import runpy
 import shutil
 import sys
+from unittest import mock
 
 import processes
 import pytest
@@ -12,15 +13,10 @@ from packaging import requirements, utils
 from processes import ROOT
 
 from tf_contrastive import flags
-from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
 
 # The default of this Python.
 _STACK = "card" if sys.version_info < (3, 12) else "current"
-
-
-def _read(name):
-    return (ROOT / name).read_text("utf-8")
 
 
 def _stacks():
@@ -28,14 +24,8 @@ def _stacks():
 
     A package has several pins where Python versions differ.
     """
-    setup = {}
-    tree = ast.parse(_read("setup.py"))
-    names = {"_CARD", "_CURRENT", "MARKERS", "INSTALL_REQUIRES"}
-    names |= {"EXTRAS_REQUIRE"}
-    for node in tree.body:
-        name = isinstance(node, ast.Assign) and node.targets[0].id
-        if name in names:
-            exec(ast.unparse(node), setup)
+    with mock.patch("setuptools.setup"):
+        setup = runpy.run_path(str(ROOT / "setup.py"))
     names = ("dev", "beam", "onnx", "serve")
     extras = [setup["EXTRAS_REQUIRE"][name] for name in names]
     for stack, marker in setup["MARKERS"].items():
@@ -47,9 +37,8 @@ def _stacks():
         ]
         pins = {}
         for name in (f"{stack}.txt", f"{stack}-dev.txt"):
-            for line in re.findall(
-                r"^[a-z].*", _read(f"tools/pins/{name}"), re.M
-            ):
+            text = (ROOT / "tools" / "pins" / name).read_text("utf-8")
+            for line in re.findall(r"^[a-z].*", text, re.M):
                 pin = requirements.Requirement(line.removesuffix("\\"))
                 key = utils.canonicalize_name(pin.name)
                 pins.setdefault(key, []).append(pin)
@@ -188,5 +177,3 @@ def test_recipes_of_the_package_are_found_from_any_folder(
     own = tmp_path / "configs" / "quickstart.flags"
     own.write_text("--min_crop_area=0.7")
     assert flags.parse(Pretrain, words).views.policy.min_crop_area == 0.7
-    with pytest.raises(errors.UserError, match="cannot be read"):
-        flags.parse(Pretrain, ["--flagfile=configs/absent.flags"])

@@ -132,7 +132,6 @@ def _pair():
         (_pair, {}, "returns a list: must be one tensor"),
         (lambda: _layers.Reshape([3, 36]), {}, r"shape \(None, 3, 36\): must"),
         (lambda: _layers.Conv2D(4, 9), {}, "does not take inputs of 6 x 6 x 3"),
-        ("my_module:my_encoder", {}, "own_modules=my_module"),
         # Keras itself would fail in the first step.
         (lambda: _of_shape((5, 5, 3)), {}, r"but of shape \(None, 5, 5, 3\)"),
         (lambda: _layers.Lambda(_integers), {}, "returns int32 of shape"),

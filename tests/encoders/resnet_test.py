@@ -60,8 +60,6 @@ def test_width_scales_features_in_multiples_of_eight(width, features):
 @pytest.mark.parametrize(
     "size,stem,kernel,side",
     [
-        (64, "auto", 3, 64),
-        (65, "auto", 7, 17),
         (64, "imagenet", 7, 16),
         (96, "cifar", 3, 96),
     ],
@@ -91,10 +89,6 @@ def test_colours_are_standardised_and_other_channels_are_not():
     gray = noise(channels=1)
     one = _until(_small(image_shape=(32, 32, 1)), "standardize")(gray)
     np.testing.assert_array_equal(one, gray)
-    other = _small(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 1.0))
-    x = _until(other, "standardize")(images[..., :3])
-    expected = (images[..., :3] - (0.1, 0.2, 0.3)) / (0.5, 0.25, 1.0)
-    np.testing.assert_allclose(x, expected, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from export_helpers import SIZE, conv_block, make_encoder, make_images
 from tf_contrastive import embedding, exporting, heads
 from tf_contrastive.base import errors
 from tf_contrastive.exporting import classifier_heads, exported_networks
+from tf_contrastive.model import networks
 
 pytestmark = pytest.mark.keras
 
@@ -25,12 +26,9 @@ def test_invalid_classifiers_are_refused(bank, encoder, tmp_path):
 
 
 def test_a_mixed_precision_encoder_is_cloned_to_plain_float32():
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
+    with networks.precision("mixed_bfloat16"):
         encoder = make_encoder()
         half = encoder(make_images(3) / 255.0)
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     assert half.dtype == tf.bfloat16
     plain = exported_networks.plain_encoder(encoder)
     for layer in plain._flatten_layers():
@@ -56,10 +54,7 @@ def test_an_encoder_of_several_replicas_is_cloned_to_one():
     np.testing.assert_allclose(plain(images), expected, atol=1e-5)
 
 
-def test_invalid_exports_are_refused(encoder, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(errors.UserError, match="cannot write to"):
-        exporting.export(encoder, str(tmp_path / "file" / "exports"))
+def test_invalid_exports_are_refused(tmp_path):
     inputs = tf.keras.Input([None, None, 3])
     pooled = tf.keras.layers.GlobalAveragePooling2D()(inputs)
     with pytest.raises(errors.UserError, match=r"image_shape=\(S, S, 3\)"):

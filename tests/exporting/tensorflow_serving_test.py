@@ -34,11 +34,8 @@ def base(tmp_path_factory):
 
 # ---- launch/serve -----------------------------------------------------------
 
-_DOCKER = """#!{python}
-import json, sys
-if sys.argv[1:] != ["info"]:
-    with open({calls!r}, "w") as file:
-        json.dump(sys.argv[1:], file)
+_DOCKER = """#!/bin/sh
+[ "$*" = info ] || printf '%s\\n' "$@" >{calls}
 """
 
 
@@ -48,17 +45,17 @@ def serve(tmp_path):
     calls = tmp_path / "calls"
     docker = tmp_path / "bin" / "docker"
     docker.parent.mkdir()
-    docker.write_text(_DOCKER.format(python=sys.executable, calls=str(calls)))
+    docker.write_text(_DOCKER.format(calls=calls))
     docker.chmod(0o755)
 
-    def run(*words, cwd=tmp_path, path=f"{docker.parent}:{os.environ['PATH']}"):
+    def run(*words, path=f"{docker.parent}:{os.environ['PATH']}"):
         done = processes.run(
             [processes.ROOT / "launch" / "serve", *words],
             status=None,
-            cwd=cwd,
+            cwd=tmp_path,
             variables={"PATH": path},
         )
-        called = json.loads(calls.read_text()) if calls.exists() else None
+        called = calls.read_text().splitlines() if calls.exists() else None
         calls.unlink(missing_ok=True)
         return done, called
 
@@ -100,10 +97,7 @@ def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
         ([], "no folder of an export: launch/serve"),
         (["nowhere"], "no export in "),
         (["--port=1", "a"], "unknown argument --port=1"),
-        (["--rest_port=x", "a"], "--rest_port=x"),
         (["--batching", "gs://b"], "--batching needs a local folder"),
-        (["--host=me", "a"], "--host=me"),
-        (["--memory=big", "a"], "--memory=big"),
     ],
 )
 def test_serve_says_what_is_wrong(serve, words, told):
