@@ -5,7 +5,6 @@ were checked. --drill_seed varies the random damage. Invalid command lines are
 in `mistakes_test`.
 """
 
-import collections
 import csv
 import io
 import json
@@ -15,6 +14,7 @@ import shutil
 import struct
 import threading
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -110,20 +110,17 @@ def _csv(folder):
     return path, read
 
 
-def _image(kind):
-    def make(folder):
-        """An image that is accepted has the size that was found."""
-        path = folder / f"a.{kind.lower()}"
-        path.write_bytes(_encoded(0, kind))
+def _image(kind, folder):
+    """An image that is accepted has the size that was found."""
+    path = folder / f"a.{kind.lower()}"
+    path.write_bytes(_encoded(0, kind))
 
-        def read():
-            source = datasets.source(f"folder:{folder}")
-            (example,) = source.examples()
-            assert example["image"].shape == source.info.image_shape
+    def read():
+        source = datasets.source(f"folder:{folder}")
+        (example,) = source.examples()
+        assert example["image"].shape == source.info.image_shape
 
-        return path, read
-
-    return make
+    return path, read
 
 
 def _config(folder):
@@ -138,25 +135,19 @@ def _config(folder):
     return path, read
 
 
-def _checkpoint(name):
+def _checkpoint(name, folder):
     """A file of a run; its weights are those of a checkpoint."""
+    run = folder / "run"
+    saved_run.make(run)
+    known = [small.weights(run, step) for step in (0, 1)]
 
-    def make(folder):
-        run = folder / "run"
-        saved_run.make(run)
-        known = [small.weights(run, step) for step in (0, 1)]
+    def read():
+        found = checkpoints.load_run(str(run))
+        weights = small.weights(run, found.step)
+        same = (all(np.array_equal(weights[n], x[n]) for n in x) for x in known)
+        assert any(same)
 
-        def read():
-            found = checkpoints.load_run(str(run))
-            weights = small.weights(run, found.step)
-            same = (
-                all(np.array_equal(weights[n], x[n]) for n in x) for x in known
-            )
-            assert any(same)
-
-        return run / "checkpoints" / name, read
-
-    return make
+    return run / "checkpoints" / name, read
 
 
 def _report(folder):
@@ -192,13 +183,13 @@ def _results(folder):
 _RECORDS = {"tfrecord": _tfrecord, "prepared": _prepared}
 _FILES = {
     **_RECORDS,
-    **{kind: _image(kind) for kind in ("PNG", "JPEG", "GIF")},
+    **{kind: partial(_image, kind) for kind in ("PNG", "JPEG", "GIF")},
     **{"csv": _csv, "config.flags": _config, "npz": _results},
     "evaluation.json": _report,
-    "metadata.json": _checkpoint("metadata.json"),
-    "checkpoint data": _checkpoint("ckpt-1.data-00000-of-00001"),
-    "checkpoint index": _checkpoint("ckpt-1.index"),
-    "list of checkpoints": _checkpoint("checkpoint"),
+    "metadata.json": partial(_checkpoint, "metadata.json"),
+    "checkpoint data": partial(_checkpoint, "ckpt-1.data-00000-of-00001"),
+    "checkpoint index": partial(_checkpoint, "ckpt-1.index"),
+    "list of checkpoints": partial(_checkpoint, "checkpoint"),
 }
 
 
@@ -236,20 +227,19 @@ def test_random_damage_is_one_line_or_harmless(kind, tmp_path):
     read()
     shutil.copytree(tmp_path / "files", tmp_path / "whole")
     generator = random.Random(f"{kind} {_SEED}")
-    content, seen = path.read_bytes(), collections.Counter()
+    content, noticed = path.read_bytes(), 0
     for _ in range(_CASES):
         change = _damaged(content, generator)
         _rewrite(path, change)
         try:
             read()
-            seen["harmless"] += 1
         except errors.UserError as error:
             assert "\n" not in str(error) and len(str(error)) < 2000
-            seen["refused"] += 1
+            noticed += 1
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             # In the input of a training step, which names it.
             assert str(path) in str(datasets.name_unreadable(error))
-            seen["named"] += 1
+            noticed += 1
         except Exception:
             (tmp_path / "failing").write_bytes(change)
             raise
@@ -257,7 +247,7 @@ def test_random_damage_is_one_line_or_harmless(kind, tmp_path):
         shutil.rmtree(tmp_path / "files")
         shutil.copytree(tmp_path / "whole", tmp_path / "files")
     # Instead of a damaged checkpoint, the older one is read.
-    assert "checkpoint" in kind or seen["refused"] + seen["named"] > 0
+    assert "checkpoint" in kind or noticed > 0
 
 
 # ---- Lengths -----------------------------------------------------------------

@@ -114,10 +114,6 @@ def _shrunk(run, examples=1437):
 _MIXED = {"loss": "cross_entropy", "mixup_alpha": 0.2, "batch_size": 64}
 
 
-def _run(**options):
-    return fields.replace(Pretrain(), workdir="w", **options)
-
-
 @pytest.mark.parametrize("name", _PRETRAIN)
 def test_smoke_keeps_the_recipe(name):
     run = _parse(name)
@@ -148,7 +144,8 @@ def test_smoke_keeps_the_recipe(name):
     ],
 )
 def test_smoke_takes_two_steps(options, examples):
-    tried = _shrunk(_run(**options), examples=examples)
+    run = fields.replace(Pretrain(), workdir="w", **options)
+    tried = _shrunk(run, examples=examples)
     tried.validate()
     taken = int(re.search(r":(\d+)\]", tried.data.split)[1])
     batch = tried.schedule.batch_size

@@ -40,37 +40,27 @@ def test_progress_is_a_line_per_epoch_in_a_file_and_one_on_a_terminal():
     assert shown.count("\n") == 2
 
 
-class _Training:
-    """Calls `Progress` as a run does, whose steps take the seconds given."""
-
-    def __init__(self, stream, monkeypatch, steps):
-        self._now, self._steps = 0.0, steps
-        clock = types.SimpleNamespace(perf_counter=lambda: self._now)
-        monkeypatch.setattr(callbacks.progress, "time", clock)
-        monkeypatch.setattr(input_wait, "time", clock)
-        self.progress = callbacks.Progress(
-            epochs=100, steps_per_epoch=steps, batch_size=256, stream=stream
-        )
-        self._iterations = tf.Variable(0, dtype=tf.int64)
-        self.progress.set_model(
-            types.SimpleNamespace(
-                optimizer=types.SimpleNamespace(iterations=self._iterations),
-                input_wait_seconds=0.0,
-            )
-        )
-        self.progress.params = {"steps": steps}
-        self.progress.on_train_begin()
-
-    def epoch(self, seconds):
-        """Yields after each step; `seconds` maps its number to its time."""
-        names = ("loss", "probe_accuracy", "online_knn_top1")
-        logs = dict.fromkeys(names, 0.5)
-        for step in range(self._steps):
-            self._now += seconds(step)
-            self._iterations.assign_add(1)
-            self.progress.on_train_batch_end(step, logs)
-            yield
-        self.progress.on_epoch_end(0, logs | {"val_loss": 1.5})
+def _epoch(stream, monkeypatch, steps):
+    """Calls `Progress` as a run does; yields after each step, of 0.6 s."""
+    clock = types.SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(callbacks.progress, "time", clock)
+    monkeypatch.setattr(input_wait, "time", clock)
+    progress = callbacks.Progress(
+        epochs=100, steps_per_epoch=steps, batch_size=256, stream=stream
+    )
+    model = counting_model.Model()
+    model.compile(tf.keras.optimizers.SGD(jit_compile=False))
+    progress.set_model(model)
+    progress.params = {"steps": steps}
+    progress.on_train_begin()
+    names = ("loss", "probe_accuracy", "online_knn_top1")
+    logs = dict.fromkeys(names, 0.5)
+    for step in range(steps):
+        clock.now += 0.6
+        model.optimizer.iterations.assign_add(1)
+        progress.on_train_batch_end(step, logs)
+        yield
+    progress.on_epoch_end(0, logs | {"val_loss": 1.5})
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +74,7 @@ def test_redrawn_lines_fit_the_terminal(columns, monkeypatch):
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     text = ""
     with os.fdopen(slave, "w") as stream:
-        training = _Training(stream, monkeypatch, steps=1000)
-        for _ in training.epoch(lambda step: 0.6):
+        for _ in _epoch(stream, monkeypatch, steps=1000):
             text += os.read(master, 1 << 16).decode()
         last = os.read(master, 1 << 16).decode()
     os.close(master)

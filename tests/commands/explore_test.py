@@ -22,10 +22,6 @@ _EVIL = "<img src=x onerror=document.title=1>.png"
 _FOLDERS = ("<!--<script>", "b & c")
 
 
-def _findings(output):
-    return json.loads((output / "explore.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Splits of photographs in two classes, a run, and queries."""
@@ -65,7 +61,8 @@ def explored(folder):
         f"--output={folder / 'out'}",
     )
     assert small.command("explore", *flags) == 0
-    return folder / "out" / "explore.html", _findings(folder / "out")
+    found = json.loads((folder / "out" / "explore.json").read_text())
+    return folder / "out" / "explore.html", found
 
 
 def _names(group):
@@ -164,13 +161,6 @@ def test_a_label_that_no_neighbor_has_is_the_first_suspect():
 # ---- Errors ------------------------------------------------------------------
 
 
-def _refused(capsys, *flags):
-    assert small.command("explore", *flags) == 2
-    lines = capsys.readouterr().err.splitlines()
-    (message,) = [x for x in lines if x.startswith("tf_contrastive: ")]
-    return message
-
-
 def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
@@ -193,7 +183,10 @@ def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
     }
     for flags, text in cases.items():
         named = any(flag.startswith("--output") for flag in flags)
-        message = _refused(capsys, *flags, *([] if named else [output]))
+        words = flags if named else (*flags, output)
+        assert small.command("explore", *words) == 2
+        lines = capsys.readouterr().err.splitlines()
+        (message,) = [x for x in lines if x.startswith("tf_contrastive: ")]
         assert text in message, (flags, message)
     assert not (tmp_path / "out" / "explore.html").exists()
 

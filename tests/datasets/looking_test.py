@@ -78,8 +78,8 @@ def test_pixels_are_those_of_pillow(odd):
 def test_each_refused_image_has_its_reason(odd, tmp_path):
     for path, name in odd.items():
         if name in _REFUSED:
-            copy = write(tmp_path / name / "a", Path(path).read_bytes())
-            copy = copy.rename(copy.with_suffix(Path(path).suffix))
+            file = Path(path)
+            copy = write(tmp_path / name / file.name, file.read_bytes())
             refused(_REFUSED[name], name=f"folder:{copy.parent}")
 
 

@@ -74,18 +74,24 @@ def test_errors_of_unprepared_datasets_say_how_to_prepare_them(
     assert not (tmp_path / "none").exists()
 
 
-def test_an_absent_split_of_a_prepared_dataset_is_an_absent_split(tmp_path):
-    write_prepared(
-        tmp_path,
-        lambda f: {"image": f.Image(shape=(6, 5, 3))},
-        {"train": {"image": np.zeros([2, 6, 5, 3], np.uint8)}},
-    )
+_BLACK = np.zeros([4, 6, 5, 3], np.uint8)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """Arguments that open a prepared dataset, which has only train."""
+    labels = {"train": np.arange(4)}
+    prepare(tmp_path, "mine", {"train": _BLACK}, labels, "abcd")
+    return {"name": "mine", "data_dir": str(tmp_path)}
+
+
+def test_an_absent_split_of_a_prepared_dataset_is_an_absent_split(mine):
     for split in ("test", "test[:50%]", "train+test"):
         with pytest.raises(errors.AbsentSplitError, match="splits are train"):
-            datasets.source("mine", split, data_dir=str(tmp_path))
+            datasets.source(**mine, split=split)
     # Commands that use train where test is absent do not hide this one.
     with pytest.raises(errors.UserError, match="1x") as caught:
-        datasets.source("mine", "train[:1x]", data_dir=str(tmp_path))
+        datasets.source(**mine, split="train[:1x]")
     assert not isinstance(caught.value, errors.AbsentSplitError)
 
 
@@ -160,9 +166,6 @@ def test_a_named_list_of_classes_is_rows_of_0_and_1(tmp_path):
     assert datasets.source(**named).info.num_classes is None
 
 
-_BLACK = np.zeros([4, 6, 5, 3], np.uint8)
-
-
 @pytest.mark.parametrize("first", [0, 2])
 def test_records_without_a_label_are_an_error(first, tmp_path):
     labels = [i if i < first else -1 for i in range(4)]
@@ -180,13 +183,11 @@ def test_records_without_a_label_are_an_error(first, tmp_path):
     assert len(read(datasets.source(**named, reading=none))) == 4
 
 
-def test_files_that_tensorflow_does_not_read_are_named(tmp_path):
-    splits = {"train": _BLACK}
-    prepare(tmp_path, "mine", splits, {"train": np.arange(4)}, "abcd")
+def test_files_that_tensorflow_does_not_read_are_named(mine, tmp_path):
     (path,) = tmp_path.rglob("dataset_info.json")
     text = path.read_text().replace('"tfrecord"', '"array_record"')
     path.write_text(text)
-    refused("array_record", name="mine", data_dir=str(tmp_path))
+    refused("array_record", **mine)
 
 
 # ---- Places ------------------------------------------------------------------

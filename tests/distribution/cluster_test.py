@@ -248,10 +248,8 @@ def test_a_worker_that_ended_is_absent_and_one_that_is_repeated_counts_once():
         _connected(own).close()
     kept = [_connected(third), _connected(third)]
     waiter.join(20)
-    assert (
-        f"1 of 3 did not start, or ended: worker 1 ({second.tasks[1][1]})"
-        in (told[0])
-    )
+    absent = f"worker 1 ({second.tasks[1][1]})"
+    assert f"1 of 3 did not start, or ended: {absent}" in told[0]
     for connection in kept:
         connection.close()
 

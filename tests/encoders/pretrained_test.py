@@ -1,14 +1,14 @@
 """The encoders in the package: their numbers, and what they can be used for."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
+import small
 from image_helpers import PREPARED, needs_prepared
 
 import tf_contrastive
-from tf_contrastive import __main__, datasets, embedding, evaluation, views
+from tf_contrastive import datasets, embedding, evaluation, views
 from tf_contrastive.base import errors
 from tf_contrastive.encoders import pretrained
 
@@ -57,11 +57,10 @@ def test_an_encoder_has_its_accuracy(name):
     assert top1 == pytest.approx(some or known["top1"]["knn"], abs=tolerance)
 
 
-def test_the_encoders_are_small_and_listed(capsys, monkeypatch):
+def test_the_encoders_are_small_and_listed(capsys):
     sizes = [p.stat().st_size for p in _FOLDER.rglob("*") if p.is_file()]
     assert sum(sizes) < 6e6
-    monkeypatch.setattr(sys, "argv", ["tf_contrastive", "encoders"])
-    assert __main__.main() == 0
+    assert small.command("encoders") == 0
     table, _ = capsys.readouterr().out.split("\n\n")
     rows = table.splitlines()[1:]
     names = [pretrained.SCHEME + name for name in pretrained.names()]

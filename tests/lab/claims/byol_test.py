@@ -27,10 +27,6 @@ def _model(momentum=0.9, steps=10):
     return model
 
 
-def _views(images=6):
-    return tf.random.stateless_uniform([images, 2, 4, 4, 3], (1, 2))
-
-
 def _unit(x):
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
@@ -58,7 +54,8 @@ def _loss(model, views, target):
 
 
 def test_a_step_of_byol():
-    model, views = _model(), _views()
+    model = _model()
+    views = tf.random.stateless_uniform([6, 2, 4, 4, 3], (1, 2))
     kernel, bias = (np.float64(w) for w in model.encoder.get_weights())
     fixed = (kernel, bias, model.projector.get_weights())
     before = _loss(model, views, fixed)

@@ -49,11 +49,6 @@ _ABOVE = {"left": "final of SupCon", "right": "final of SINCERE", "at_least": 1}
 _BELOW = {"left": "final of SINCERE", "right": "final of SupCon", "at_least": 1}
 
 
-def _fake_final(unit):
-    loss = unit.settings["free_embeddings"]["loss"]
-    return {"supcon": 3.0, "sincere": 1.0}[loss] + 0.01 * unit.seed
-
-
 def _patch(monkeypatch, numbers, name="free_embeddings", number="final"):
     """Replaces the numbers of a measure by those of a function of a unit."""
 
@@ -85,10 +80,11 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
     calls = []
 
     def interrupted(unit):
-        calls.append((unit.settings["free_embeddings"]["loss"], unit.seed))
+        loss = unit.settings["free_embeddings"]["loss"]
+        calls.append((loss, unit.seed))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return _fake_final(unit)
+        return {"supcon": 3.0, "sincere": 1.0}[loss] + 0.01 * unit.seed
 
     _patch(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
