@@ -14,20 +14,16 @@ _DUE = {*range(5, 49, 5), *range(12, 49, 12), *range(16, 49, 16)}
 
 
 class _Kept:
-    """Saves at every twelfth step at which the host looks in."""
+    """The step, and the last one that was saved."""
 
     last_saved = None
 
-    def __init__(self, model, every):
-        self._model, self._every = model, every
+    def __init__(self, model):
+        self._model = model
 
     @property
     def step(self):
         return int(self._model.optimizer.iterations.numpy())
-
-    def look(self):
-        if self._every and self.step - (self.last_saved or 0) >= self._every:
-            self.last_saved = self.step
 
 
 def _looks(seconds, **options):
@@ -40,7 +36,7 @@ def _looks(seconds, **options):
     model.compile(
         tf.keras.optimizers.SGD(jit_compile=False), steps_per_execution=1
     )
-    kept = _Kept(model, runtime.checkpoint_every_steps)
+    kept, every = _Kept(model), runtime.checkpoint_every_steps
     pacer = callbacks.AdaptiveStepsPerExecution(
         kept,
         runtime,
@@ -52,7 +48,8 @@ def _looks(seconds, **options):
 
     def look(batch, logs):
         looks.append(kept.step)
-        kept.look()
+        if every and kept.step - (kept.last_saved or 0) >= every:
+            kept.last_saved = kept.step
 
     watcher = tf.keras.callbacks.LambdaCallback(on_batch_end=look)
     data = tf.data.Dataset.from_tensors(0.0).repeat()

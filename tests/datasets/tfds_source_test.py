@@ -54,18 +54,14 @@ def test_prepared_datasets_are_read_as_tfds_reads_them(
         assert pixels.shape == shape
 
 
-@pytest.fixture
-def no_network(monkeypatch):
+def test_errors_of_unprepared_datasets_say_how_to_prepare_them(
+    tmp_path, monkeypatch
+):
     def refuse(*_, **__):
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
-def test_errors_of_unprepared_datasets_say_how_to_prepare_them(
-    tmp_path, no_network
-):
     folder = str(tmp_path / "none")
     words = "not found in", "tfds.load('cifar10', data_dir="
     refused(*words, name="cifar10", data_dir=folder)

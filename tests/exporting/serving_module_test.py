@@ -191,6 +191,7 @@ def _bombs():
     image = make_images(1)[0]
     jpeg = tf.io.encode_jpeg(image).numpy()
     frame = jpeg.index(b"\xff\xc0") + 5  # Where a JPEG says its size.
+    large = jpeg[:frame] + b"\xff\xdc" * 2 + jpeg[frame + 4 :]
     scans = _encoded(image, "JPEG", progressive=True)
     scan = scans[scans.rindex(b"\xff\xda") : -2]
     return {
@@ -198,9 +199,7 @@ def _bombs():
         "png 100,000 x 100,000": png((100_000, 100_000)),
         "png 2^31 - 1": png((2**31 - 1, 2**31 - 1)),
         "png that is all there": png((1200, 1200), bytes(1200 * 3601)),
-        "jpeg 65,500 x 65,500": jpeg[:frame]
-        + b"\xff\xdc" * 2
-        + jpeg[frame + 4 :],
+        "jpeg 65,500 x 65,500": large,
         "png of 512 MiB more": png((8, 8), bytes(8 * 25 + (1 << 29))),
         "gif": _encoded(image, "GIF"),
     }

@@ -42,10 +42,8 @@ def test_the_papers_numbers():
 
 @pytest.mark.slow
 def test_every_claim_has_valid_commands_and_values_that_are_written():
-    known = definitions.claims()
-    assert {"SI-T1", "SI-T4", "SC-T1"} <= set(known)
     kinds = {"pretrain": Pretrain, "evaluate": Evaluate}
-    for claim in known.values():
+    for claim in definitions.claims().values():
         for scale, recipe in claim.recipes.items():
             assert any(not x.also for x in recipe.relations), claim.name
             if scale == "cpu":
