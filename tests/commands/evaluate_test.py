@@ -216,7 +216,7 @@ def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
         protocols="all",
     )
     out = capsys.readouterr().out
-    assert "left out: knn (" in out and "has no labels" in out
+    assert "left out: knn (" in out and "set --train_split=NAME" in out
     report = _report(tmp_path / "out")
     assert {"knn", "linear", "logistic", "kmeans"} <= set(report["left_out"])
     assert "tsne" in {row["protocol"] for row in report["results"]}
@@ -242,17 +242,19 @@ def test_images_whose_labels_the_run_has_learned_are_refused(trained):
 class _Labelled:
     """The part of a subject that records look at."""
 
-    def __init__(self, split="test", value=0.0, name="trained"):
+    def __init__(self, split="test", value=0.0, name="trained", train=None):
         images = np.zeros([60, 8, 8, 3], np.uint8)
         labels = np.arange(60) % 4
         test = datasets.from_arrays(images, labels, split=split)
-        self.data = Data(test, test)
+        of_train = {"split": "train", "labels": labels} | (train or {})
+        shown = images[: len(of_train["labels"])]
+        self.data = Data(datasets.from_arrays(shown, **of_train), test)
         encoder = tf.Module()
         encoder.weight = tf.Variable(value)
         self.subject = Subject(encoder, name=name)
 
 
-def _add(folder, context, parts, protocol="p", step=1):
+def _add(folder, context, parts, protocol="knn", step=1):
     """Adds parts of a protocol, by variant, to a new report."""
     facts = {"dataset": "d", "train_split": "a", "test_split": "b"}
     report = Report(str(folder), facts | {"scale": "cpu", "step": step})
@@ -262,7 +264,7 @@ def _add(folder, context, parts, protocol="p", step=1):
         report.add(context, facts | {"variant": variant}, part, 1.0)
 
 
-def _record(folder, *, protocol="p", part=None, subject=None, **hits):
+def _record(folder, *, protocol="knn", part=None, subject=None, **hits):
     """Writes one protocol's record, of variants and what each had right."""
     parts = {
         name: {"correct": np.array(right), **(part or {})}
@@ -322,11 +324,33 @@ def test_what_results_are_of_decides_whether_they_compare(tmp_path):
 
 def test_results_of_several_checkpoints_are_reported(tmp_path):
     hits = [True] * 30 + [False] * 30
+@pytest.mark.parametrize("train", [{"split": "train[:3%]"}, {"labels": [0, 1]}])
+def test_classifiers_of_other_training_images_do_not_compare(train, tmp_path):
+    """Unless they have not learnt from these."""
+    for number, (protocol, part, is_left_out) in enumerate(
+        (
+            *((name, None, True) for name in ("knn", "finetune", "robustness")),
+            ("robustness", {"learns": False}, False),
+            ("head", None, False),
+            ("transfer", {"dataset": "dtd"}, False),
+        )
+    ):
+        hits = {"only": [True, False] * 30, "part": part, "protocol": protocol}
+        others = _Labelled(train=train)
+        a = _record(tmp_path / f"a{number}", **hits)
+        b = _record(tmp_path / f"b{number}", subject=others, **hits)
+        if is_left_out:
+            with pytest.raises(errors.UserError, match=r"only: .*train_"):
+                comparison.compare(a, b)
+        else:
+            assert comparison.compare(a, b)["results"]
+
+
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     for folder, value in ((a, 0.0), (b, 1.0)):
         _record(folder, only=hits)
         subject = _Labelled(value=value)
-        _record(folder, protocol="q", subject=subject, only=hits)
+        _record(folder, protocol="prototype", subject=subject, only=hits)
     (line,) = comparison.compare(a, b)["warnings"]
     assert line.startswith(f"{b}: ")
 

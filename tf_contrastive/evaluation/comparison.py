@@ -138,10 +138,11 @@ def _difference(
     """Returns why two results cannot be compared, or None."""
     if hits_a is None or hits_b is None:
         return f"not measured for {a if hits_a is None else b}"
-    for fact in ("dataset", "split", "labels", "version", "hyperparameters"):
-        value_a, value_b = hits_a.about[fact], hits_b.about[fact]
-        if value_a != value_b and None not in (value_a, value_b):
-            if fact == "labels":
-                return "their test examples differ"
+    facts = "dataset split labels train_split train_labels version"
+    for fact in (*facts.split(), "hyperparameters"):
+        value_a, value_b = hits_a.about.get(fact), hits_b.about.get(fact)
+        if value_a != value_b:
+            if "labels" in fact:
+                return f"the {fact} of their examples differ"
             return f"{fact} {value_a} of {a}, {value_b} of {b}"
     return None

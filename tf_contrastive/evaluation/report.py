@@ -25,6 +25,7 @@ from tf_contrastive import checkpoints, tensorboard
 from tf_contrastive.base import files, terminal
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import figures, statistics
+from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.tensorboard import hparams
 
@@ -87,6 +88,7 @@ class Measurement(TypedDict, total=False):
     labels: np.ndarray  # Int [n], if other examples than the test split.
     dataset: str  # Name of the dataset, if other examples are scored.
     plots: dict[str, Any]  # Figures of matplotlib.
+    learns: bool  # Whether it learnt from train, if not as declared.
     arrays: dict[str, np.ndarray]  # To be saved.
     # What the protocol chose by the available data: results compare only where
     # it is equal.
@@ -342,13 +344,14 @@ class Report:
             "checksum": self._measured,
         }
         if "correct" in part:
-            info = context.data.test.info
-            facts |= {
-                "dataset": part.get("dataset", info.name),
-                # That of the context's own dataset.
-                "split": None if "dataset" in part else info.split,
-                "labels": digest(_scored_labels(context, part)),
-            }
+            train, test = context.data.train.info, context.data.test.info
+            facts["dataset"] = canonical(part.get("dataset", test.name))
+            facts["labels"] = digest(_scored_labels(context, part))
+            if "dataset" not in part:  # It has the context's own splits.
+                facts["split"] = test.split
+                if part.get("learns", PROTOCOLS[row["protocol"]].learns):
+                    facts["train_split"] = train.split
+                    facts["train_labels"] = digest(context.data.labels("train"))
         return facts
 
     def _summarize(

@@ -116,6 +116,7 @@ def measure(
     curves = dict(zip(corruptions, (1 - errors).tolist(), strict=True))
     measurement: Measurement = {
         "top1": float((1 - errors).mean()),
+        "learns": classifier != "head",
         "correct": np.mean(fractions, axis=0),
         "metrics": {
             "clean_top1": clean_top1,
