@@ -87,10 +87,11 @@ def test_a_folder_without_a_test_split_needs_a_fraction(run, tmp_path):
     # A run that learned the labels of all of them.
     config = checkpoints.load_run(str(run)).config
     learned = checkpoints.Run(fields.replace(config, dataset=name), {}, "", 0)
-    with pytest.raises(errors.UserError, match="287 image"):
-        scoring.open_setting(
-            _options(**given), tf.distribute.get_strategy(), learned
-        )
+    (tmp_path / "link").symlink_to(tmp_path / "images")
+    for spelled in (name, f"{name}/", f"folder:{tmp_path}/link"):
+        options = _options(**given | {"dataset": spelled})
+        with pytest.raises(errors.UserError, match="287 image"):
+            scoring.open_setting(options, tf.distribute.get_strategy(), learned)
     _evaluate(**given, untrained=False)
     stored = np.load(run / "evaluation" / "trained-knn.npz")
     right, *_ = (stored[name] for name in stored if name.endswith("correct"))

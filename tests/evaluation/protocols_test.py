@@ -129,7 +129,7 @@ def test_classes_have_accuracies_of_their_own():
         )
 
 
-def test_splits_are_those_of_the_run():
+def test_splits_are_those_of_the_run(tmp_path, monkeypatch):
     run = Data(dataset="cifar10", split="train[:100]", test_split="x")
 
     def splits(run, **given):
@@ -141,6 +141,19 @@ def test_splits_are_those_of_the_run():
     assert splits(run, test_split="test") == ("train[:100]", "test")
     assert splits(run, dataset="cifar100") == ("train", "test")
     assert splits(None, dataset="cifar10") == ("train", "test")
+    # A path in any spelling.
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for before in ("folder:", "csv:", "randbit:of=folder:"):
+        run = Data(dataset=f"{before}{tmp_path}/a", split="x", test_split="y")
+        for path in ("a", "a/", "./b/../a", "link/a", f"{tmp_path}/link/a"):
+            assert splits(run, dataset=before + path) == ("x", "y")
+        assert splits(run, dataset=f"{before}b") == ("train", "test")
+
+
+def test_transfer_records_the_options_of_logistic_regression():
+    recorded = Evaluate.of(logistic_penalties=3).recorded("transfer")
+    assert recorded["logistic_options"]["penalties"] == 3
 
 
 def test_a_scale_is_a_version_of_its_own():

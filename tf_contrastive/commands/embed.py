@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.base.errors import UserError, arg
-from tf_contrastive.config import dataset
+from tf_contrastive.config import fields
 from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import (
@@ -16,7 +16,7 @@ from tf_contrastive.config.data import (
     inherited,
     with_channels,
 )
-from tf_contrastive.config.dataset import AtPath
+from tf_contrastive.config.dataset import canonical, path_of
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.fields import group
 
@@ -79,9 +79,7 @@ def run(options: Embed) -> int:
         shape[2], info.name, info.channels, info.extra_channels
     )
     features = exporting.num_features(encoder)
-    of_tfds = source.arrays is None and not isinstance(
-        dataset.read(dataset.image_dataset(name)), AtPath
-    )
+    of_tfds = source.arrays is None and not path_of(name)
     job = jobs.Job(
         source,
         shape[0],
@@ -158,13 +156,8 @@ def _input(options: Embed) -> tuple[str, str, Reading]:
             reading = inherited(reading, run.reading)
         reading = with_channels(reading, run.reading)
         name, data_dir = name or data.dataset, data_dir or data.data_dir
-    images = dataset.image_dataset(name)
-    declared = dataset.read(images)
-    if isinstance(declared, AtPath):
-        path = _absolute(os.path.expanduser(declared.path))
-        name = f"{name.removesuffix(images)}{declared.name}:{path}"
     data_dir = data_dir and _absolute(os.path.expanduser(data_dir))
-    return name, data_dir, reading
+    return canonical(name, resolve=False), data_dir, reading
 
 
 def _absolute(path: str) -> str:

@@ -8,6 +8,7 @@ from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import Reading, inherited, with_channels
+from tf_contrastive.config.dataset import or_of_run
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import group
 
@@ -77,8 +78,8 @@ def _open(options: Explore) -> "tuple[list[datasets.Source], Reading]":
     usual = ["train", "test"]
     if e.workdir:
         run = checkpoints.load_run(e.workdir).config
-        if name in ("", run.data.dataset):
-            name = run.data.dataset
+        name = or_of_run(name, run.data.dataset)
+        if name == run.data.dataset:
             usual = [run.data.split, run.data.test_split]
             reading = inherited(reading, run.reading)
         reading = with_channels(reading, run.reading)

@@ -10,11 +10,9 @@ from tf_contrastive.config.command import Group
 from tf_contrastive.config.dataset import (
     FORMS,
     IMAGENET_STATISTICS,
-    AtPath,
     ChannelStatistics,
     dataset_name,
-    image_dataset,
-    read,
+    path_of,
 )
 from tf_contrastive.config.fields import argument, option, written
 
@@ -306,9 +304,7 @@ def check_pod(workdir: str, data: Data) -> None:
     They share no disk, and run graphs, but no Python.
     """
     paths = {"workdir": workdir, "data_dir": data.data_dir}
-    declared = read(image_dataset(data.dataset))
-    if isinstance(declared, AtPath):
-        paths["dataset"] = declared.path
+    paths["dataset"] = path_of(data.dataset)
     for name, path in paths.items():
         if path and "://" not in path:
             raise UserError(

@@ -5,6 +5,7 @@ some facts are known, too. A declaration names the function that opens it.
 """
 
 import json
+import os
 import pathlib
 import re
 from typing import Any, ClassVar, NamedTuple
@@ -482,6 +483,27 @@ def image_dataset(name: str) -> str:
             break
         name = inner
     return name
+
+
+def path_of(name: str) -> str:
+    """Returns the path in a dataset's name, or an empty string."""
+    images = image_dataset(name)
+    is_at_path = issubclass(_declaration(images), AtPath)
+    return images.partition(":")[2] if is_at_path else ""
+
+
+def canonical(name: str, resolve: bool = True) -> str:
+    """Returns a dataset's name with an absolute path; `resolve`: no links."""
+    path = path_of(name)
+    if not path or "://" in path:
+        return name
+    whole = os.path.realpath if resolve else os.path.abspath
+    return name.removesuffix(path) + whole(os.path.expanduser(path))
+
+
+def or_of_run(name: str, run: str) -> str:
+    """Returns a dataset's name; that of the run if it is empty or the same."""
+    return run if not name or canonical(name) == canonical(run) else name
 
 
 def facts(name: str) -> Facts:

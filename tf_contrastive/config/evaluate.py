@@ -6,7 +6,7 @@ from tf_contrastive.base.errors import arg
 from tf_contrastive.config.checks import distinct
 from tf_contrastive.config.command import Command, Group
 from tf_contrastive.config.data import Data, Reading, split_name
-from tf_contrastive.config.dataset import dataset_name
+from tf_contrastive.config.dataset import dataset_name, or_of_run
 from tf_contrastive.config.fields import argument, group, option, replace
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.protocols import (
@@ -188,7 +188,7 @@ def resolve_splits(options: _Options, run: Data | None) -> _Options:
     """
     e = options.evaluation
     train, test = "train", "test"
-    if run and e.dataset in ("", run.dataset):
+    if run and or_of_run(e.dataset, run.dataset) == run.dataset:
         train, test = run.split, run.test_split
     return replace(
         options,

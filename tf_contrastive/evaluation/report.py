@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, tensorboard
 from tf_contrastive.base import files, terminal
+from tf_contrastive.config.dataset import canonical
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import figures, statistics
 from tf_contrastive.config.protocols import PROTOCOLS

@@ -18,6 +18,7 @@ from tf_contrastive.config.data import (
     inherited,
     with_channels,
 )
+from tf_contrastive.config.dataset import or_of_run
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols
@@ -128,7 +129,7 @@ def open_setting(
     evaluation, reading = options.evaluation, options.reading
     name, data_dir = evaluation.dataset, evaluation.data_dir
     if config:
-        name = name or config.data.dataset
+        name = or_of_run(name, config.data.dataset)
         if name == config.data.dataset:
             reading = inherited(reading, config.reading)
         reading = with_channels(reading, config.reading)
