@@ -132,6 +132,31 @@ def test_files_of_another_job_are_not_changed(embed, workdir, tmp_path):
     assert before == {p: p.read_bytes() for p in tmp_path.iterdir()}
 
 
+def test_a_job_of_other_labels_or_images_does_not_resume(
+    embed, workdir, images, tmp_path
+):
+    rows = [f"images/{i:02}.png,{i % 2},{i % 3}" for i in range(6)]
+    table = tmp_path / "t.csv"
+
+    def again(rows, **given):
+        table.write_text("\n".join(["path,label,color", *rows]))
+        given |= {"input": f"csv:{table}", "split": "train", "shard_size": 3}
+        embed(workdir, tmp_path / "d.npz", **given)
+
+    again(rows)
+    again(rows, max_bad_images=3)
+    with pytest.raises(
+        errors.UserError, match=r"another job .*label_column is"
+    ):
+        again(rows, csv_label_column="color")
+    for other in (rows[::-1], [*rows[:5], "images/05.png,0,2"]):
+        with pytest.raises(errors.UserError, match=r"another job .*digest is"):
+            again(other)
+    PIL.Image.new("RGB", (30, 20)).save(images / "05.png")
+    with pytest.raises(errors.UserError, match=r"another job .*content is"):
+        again(rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["removed", "cut off"])
 def test_a_file_that_changes_ends_the_job(

@@ -91,7 +91,12 @@ def run(options: Embed) -> int:
         options.reading.max_bad_images,
         (name, split, data_dir, reading) if of_tfds else (),
     )
-    shards = jobs.begin(job, {"encoder": embedding.checksum(encoder)})
+    about = {
+        option.name: fields.written(option.value)
+        for option in fields.options(reading)
+        if option.identity
+    }
+    shards = jobs.begin(job, about | {"encoder": embedding.checksum(encoder)})
     total = len(job.shards())
     if len(shards) < total:
         terminal.info(

@@ -6,6 +6,7 @@ or is made again. `NAME.json` identifies the job of the shards.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -161,11 +162,14 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
         _remove(shards[0].bad_path)  # Of the file that is replaced.
         return shards
     path = job.identity_path
-    info = job.source.info
+    info, columns = job.source.info, job.source.columns()
+    named = [columns[x].tolist() for x in ("label", "path") if x in columns]
     identity = {
         "input": info.name,
         "split": info.split,
         "examples": info.num_examples,
+        "content": job.source.content,
+        "digest": hashlib.sha256(repr(named).encode()).hexdigest(),
         "shard_size": job.shard_size,
         "format": job.format,
         **identity,
