@@ -159,8 +159,10 @@ class Scoring(Protocols, _Evaluated):
     def hyperparameters(self, name: str) -> dict[str, Any]:
         """Returns the keyword arguments of a protocol's `measure`."""
         protocol: ProtocolDeclaration = getattr(self, name)
-        linear = LinearStage.hyperparameters(self.linear)
-        shared = {**vars(self.evaluation), "linear": linear}
+        shared = vars(self.evaluation) | {
+            "linear": LinearStage.hyperparameters(self.linear),
+            "logistic_options": self.logistic.hyperparameters(),
+        }
         return protocol.hyperparameters() | {
             option: shared[option] for option in protocol.shared
         }

@@ -263,9 +263,9 @@ class Transfer(ProtocolDeclaration):
 
     implementation = "tf_contrastive.evaluation.transfer:measure"
     lacks = "tf_contrastive.evaluation.transfer:lacks_datasets"
-    version = 2
+    version = 3
     prefix = "transfer_"
-    shared = ("validation_fraction", "seed")
+    shared = ("logistic_options", "validation_fraction", "seed")
     cpu: ClassVar = {"methods": "linear", "examples": 5000}
 
     suite: str = option(

@@ -51,6 +51,7 @@ def measure(
     methods: Sequence[str],
     examples: int,
     batch_size: int,
+    logistic_options: dict[str, Any],
     validation_fraction: float,
     seed: int,
     grid: dict[str, Any],
@@ -58,11 +59,11 @@ def measure(
 ) -> Iterator[tuple[str, Part]]:
     """Scores the encoder on each dataset that is prepared.
 
-    Hyperparameters are those of `config.protocols.Transfer`; the context's own
-    dataset is not used. They are selected on validation; the final model is
-    trained on train and validation, and test is scored once. Variants are
-    "DATASET METHOD"; metrics include the dataset's own "metric" and "score".
-    Raises `UserError` if no dataset is prepared.
+    Hyperparameters are those of `config.protocols.Transfer` and `Logistic`; the
+    context's own dataset is not used. They are selected on validation; the
+    final model is trained on train and validation, and test is scored once.
+    Variants are "DATASET METHOD"; metrics include the dataset's own "metric"
+    and "score". Raises `UserError` if no dataset is prepared.
     """
     subject, chosen = context.subject, SUITES[suite]
     skipped: dict[str, Target] = {}
@@ -82,7 +83,8 @@ def measure(
             trained = method != "scratch"
             if method == "linear":
                 task = _Task(frozen, target, held_out, seed)
-                part = functools.partial(_linear, task)
+                path = logistic.path_of(*logistic_options.values())
+                part = functools.partial(_linear, task, path)
             elif not subject.has_new_encoder(trained):
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
@@ -154,10 +156,9 @@ class _Task(NamedTuple):
     seed: int
 
 
-def _linear(task: _Task) -> Measurement:
+def _linear(task: _Task, path: np.ndarray) -> Measurement:
     """Measures logistic regression on the frozen encoder."""
     other = task.context
-    path = logistic.path_of(*other.options.logistic.hyperparameters().values())
     if task.target.multi_label:
         return _multi_label_linear(task, path)
     result = logistic.logistic_regression(
