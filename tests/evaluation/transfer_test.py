@@ -13,6 +13,7 @@ from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import logistic, protocols
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.report import result_row
 
 
 def _only(monkeypatch, there):
@@ -200,7 +201,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
     assert metrics["score"] == pytest.approx(np.mean(metrics["precisions"]))
     assert metrics["score"] > 0.7
     shown = _shown(_voc, "test", "labels")
-    first = part["predictions"]
+    first = part["arrays"]["predictions"]
     np.testing.assert_array_equal(
         part["correct"], shown[np.arange(len(first)), first]
     )
@@ -257,6 +258,9 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
     assert metrics["score"] > 0.75
     assert metrics["validation"][0] < max(metrics["validation"])
     assert part["top1"] == part["correct"].mean() > 0.8
+    row = result_row(scored, {"protocol": "transfer", "variant": ""}, part, 1.0)
+    assert not {"balanced_accuracy", "class_accuracies"} & {*row["metrics"]}
+    assert row["examples"] == 150
 
 
 def test_missing_datasets_are_named(monkeypatch):

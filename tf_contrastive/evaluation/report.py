@@ -25,8 +25,8 @@ from tf_contrastive import checkpoints, tensorboard
 from tf_contrastive.base import files, terminal
 from tf_contrastive.config.dataset import canonical
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.evaluation import figures, statistics
 from tf_contrastive.config.protocols import PROTOCOLS
+from tf_contrastive.evaluation import figures, statistics
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.tensorboard import hparams
 
@@ -86,10 +86,10 @@ class Measurement(TypedDict, total=False):
     predictions: np.ndarray  # Int [n], class ids.
     correct: np.ndarray  # For each scored example, bool or a fraction [n].
     correct5: np.ndarray
-    labels: np.ndarray  # Int [n], if other examples than the test split.
+    labels: np.ndarray  # [n] or [n, C], if other examples than the test split.
     dataset: str  # Name of the dataset, if other examples are scored.
-    plots: dict[str, Any]  # Figures of matplotlib.
     learns: bool  # Whether it learnt from train, if not as declared.
+    plots: dict[str, Any]  # Figures of matplotlib.
     arrays: dict[str, np.ndarray]  # To be saved.
     # What the protocol chose by the available data: results compare only where
     # it is equal.

@@ -181,15 +181,13 @@ def _measured(
     part: Measurement
     own: dict[str, Any]
     if target.multi_label:
-        present, counted = _label_sets(task, data.test)
+        labels, _ = sets = _label_sets(task, data.test)
         predictions = scores.scores.argmax(axis=1)
-        labels = present.argmax(axis=1)
-        correct = present[np.arange(len(predictions)), predictions]
-        part = {"predictions": predictions, "correct": correct}
+        correct = labels[np.arange(len(predictions)), predictions]
+        # No image has a class of its own, by which accuracies could differ.
+        part = {"arrays": {"predictions": predictions}, "correct": correct}
         part["top1"] = float(correct.mean())
-        mean, precisions = mean_average_precision(
-            scores.scores, present, counted
-        )
+        mean, precisions = mean_average_precision(scores.scores, *sets)
         own = {"score": mean, "precisions": precisions}
     else:
         labels = data.labels("test")
