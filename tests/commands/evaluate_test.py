@@ -16,7 +16,6 @@ import processes
 import pytest
 import small
 import tensorflow as tf
-from matplotlib.figure import Figure
 
 from tf_contrastive import checkpoints, datasets, embedding, exporting, train
 from tf_contrastive.base import errors
@@ -24,7 +23,7 @@ from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import comparison, scoring
+from tf_contrastive.evaluation import comparison, figures, scoring
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.report import Report, row_name
 from tf_contrastive.evaluation.subject import Subject
@@ -180,8 +179,10 @@ def test_a_divergence_is_reported_after_the_other_results(
 
 
 def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
-    figure = Figure()
-    figure.subplots().plot([1, 2, 3])
+    names = ("_hidden", "$a_$", "tab")
+    figure = figures.maps({"$": np.zeros([3, 2])}, np.arange(3), names)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*names]
     part = {
         "metrics": {"number": 2.5, "list": [1, 2]},
         "plots": {"curve": figure},

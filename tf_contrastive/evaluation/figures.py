@@ -62,9 +62,12 @@ def grid(
 
 def legend(figure: "Figure", axis: "Axes", place: str, **options: Any) -> None:
     """Explains what an axis shows, outside of all axes."""
-    handles, labels = axis.get_legend_handles_labels()
+    # By itself matplotlib leaves out labels with a first _.
+    handles = [*axis.collections, *axis.lines]
+    labels = [str(handle.get_label()) for handle in handles]
     options |= {"loc": f"outside {place}", "fontsize": 8, "frameon": False}
-    figure.legend(handles, labels, **options)
+    for text in figure.legend(handles, labels, **options).get_texts():
+        text.set_parse_math(False)
 
 
 def png(figure: "Figure", dpi: int = _DPI) -> bytes:
@@ -129,7 +132,7 @@ def neighbors(parts: Mapping[str, Any]) -> "Figure":
             )
             if np.isfinite(median):
                 axis.axvline(median, color=color, linestyle=":")
-        axis.set_title(title)
+        axis.set_title(title, parse_math=False)
         axis.locator_params(axis="y", nbins=4)
     axes[0].legend(fontsize=8, frameon=False, loc="upper left")
     figure.supxlabel("cosine to the nearest training image", fontsize=10)
