@@ -35,11 +35,8 @@ _TEXTS = (
     *("untested", "note", "tried", "minutes"),
     *("seeds", "printed", "relations", "diagnosis"),
 )
-
-
 # In the error of a command whose training diverged.
 _DIVERGED = re.compile("diverge|not finite|NaN|infinit")
-
 
 _OPTIONS: dict[str, type[Command]] = {
     definitions.PRETRAIN: Pretrain,
@@ -282,21 +279,23 @@ def _select(
         return {}
     tried = result.setdefault("selection", [])
     done = [(unit["case"], unit["arm"], unit["flags"]) for unit in tried]
+
+    def attempt(unit: measures.Unit, given: list[str]) -> None:
+        try:
+            found = _run(claim, recipe, unit, folders)
+        except errors.DivergedError as error:  # It loses.
+            found = {"case": unit.case, "arm": unit.arm, "failed": str(error)}
+            found["values"] = {}
+        tried.append(found | {"flags": given})
+        save()
+
     for unit, given in candidates(recipe, folders):
         if (unit.case, unit.arm, given) not in done:
-            tried.append(_run(claim, recipe, unit, folders) | {"flags": given})
-            save()
+            attempt(unit, given)
     best = selection.best(tried, select.value)
     while further := list(selection.beyond(select, tried, best)):
         for case, arm, given in further:
-            unit = _candidate(recipe, folders, case, arm, given)
-            try:
-                found = _run(claim, recipe, unit, folders)
-            except errors.DivergedError as error:  # It loses.
-                found = {"case": case, "arm": arm, "values": {}}
-                found["failed"] = str(error)
-            tried.append(found | {"flags": given})
-            save()
+            attempt(_candidate(recipe, folders, case, arm, given), given)
         best = selection.best(tried, select.value)
     before = result.get("chosen", best)
     result["units"] = [
