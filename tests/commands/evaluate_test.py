@@ -324,8 +324,6 @@ def test_what_results_are_of_decides_whether_they_compare(tmp_path):
     assert comparison.compare(a, c)["results"]
 
 
-def test_results_of_several_checkpoints_are_reported(tmp_path):
-    hits = [True] * 30 + [False] * 30
 @pytest.mark.parametrize("train", [{"split": "train[:3%]"}, {"labels": [0, 1]}])
 def test_classifiers_of_other_training_images_do_not_compare(train, tmp_path):
     """Unless they have not learnt from these."""
@@ -348,6 +346,8 @@ def test_classifiers_of_other_training_images_do_not_compare(train, tmp_path):
             assert comparison.compare(a, b)["results"]
 
 
+def test_results_of_several_checkpoints_are_reported(tmp_path):
+    hits = [True] * 30 + [False] * 30
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     for folder, value in ((a, 0.0), (b, 1.0)):
         _record(folder, only=hits)

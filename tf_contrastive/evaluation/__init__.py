@@ -2,7 +2,7 @@
 
 It says how good an encoder is, with intervals, and whether one is better than
 another; the encoder itself never changes. Metrics and tests are plain functions
-on arrays, available here by name; invalid arrays and options raise
+on arrays, available here by name; arrays of other shapes or types raise
 `errors.UserError`. `protocols.run` measures an encoder by named protocols.
 Functions and modules are imported when they are first used, and TensorFlow,
 SciPy, scikit-learn and matplotlib with them.
