@@ -299,6 +299,8 @@ evaluate --compare a a -> --compare=a,a
 evaluate --workdir=w --linear_learning_rate=1 --linear_learning_rates=1
 evaluate --workdir=w --protocols=knn,linaer -> mean linear?
 evaluate --workdir=w --finetune_epochs=3,4
+evaluate --workdir=w --features=h,h
+evaluate --workdir=w --transfer_methods=linear,linear
 evaluate --workdir=w --logistic_options=lowest_penalty=1e6 -> highest_penalty
 embed --output=o -> --workdir
 embed --output=o --workdir=w --runner_options=--x -> --runner

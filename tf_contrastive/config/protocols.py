@@ -279,6 +279,7 @@ class Transfer(ProtocolDeclaration):
         "comma-separated: linear (logistic regression on the frozen encoder),"
         " finetune, scratch (training a random encoder)",
         choices=METHODS,
+        check=distinct,
     )
     # Of each split, from the first; 0: all.
     examples: int = argument(0)
