@@ -31,7 +31,7 @@ def embed():
 
 def write_images(folder, count):
     """Writes images 00.png, 01.png, ..."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     for i in range(count):
         pixels = generator.integers(0, 256, [20, 30, 3], np.uint8)
@@ -48,10 +48,10 @@ def images(tmp_path):
 @pytest.fixture
 def damaged(tmp_path, monkeypatch):
     """Paths of four of twelve images, damaged after the command's start."""
-    folder = write_images(tmp_path / "damaged", 12)
-    source = datasets.source(f"folder:{folder}", "train")
+    a, b = (write_images(tmp_path / "damaged" / x, 6) for x in "ab")
+    source = datasets.source(f"folder:{tmp_path}/damaged", "train")
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
-    paths = [folder / f"{i:02}.png" for i in (1, 6, 7, 8)]
+    paths = [a / "01.png", *(b / f"{i:02}.png" for i in range(3))]
     for path in paths:
         path.write_bytes(b"no image")
     return [*map(str, paths)]

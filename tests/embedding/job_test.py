@@ -211,6 +211,7 @@ def test_unreadable_images_are_listed_and_left_out(
     assert counts == ([2, 3, 0, 3] if shard_size else [8])
     for part in parts:
         assert part["embeddings"].shape == (len(part["indices"]), 64)
+        assert part["labels"].dtype == np.int32
     indices = np.concatenate([part["indices"] for part in parts])
     assert indices.tolist() == [0, 2, 3, 4, 5, 9, 10, 11]
     assert (tmp_path / "a.bad.txt").read_text().splitlines() == damaged

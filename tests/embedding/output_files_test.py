@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 
 from tf_contrastive.embedding import output_files
 
@@ -32,3 +33,13 @@ def test_a_full_disk_is_one_error(monkeypatch):
         output_files._npz("/dev/full", columns, [])
     gc.collect()
     assert not ignored
+
+
+def test_a_file_without_rows_has_the_types_of_others(tmp_path):
+    schemas = []
+    for rows in (0, 2):
+        path, h = str(tmp_path / f"{rows}"), np.zeros([rows, 1], "f")
+        paths = np.array([b"a", b"b"][:rows])
+        output_files.write(path, h, paths=paths, format="parquet")
+        schemas.append(parquet.read_schema(path))
+    assert schemas[0] == schemas[1]

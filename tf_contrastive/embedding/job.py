@@ -269,9 +269,8 @@ def embed_shard(
         side = job.image_size
         channels = job.source.info.channels + job.extra_channels
         zeros = tf.zeros([1, side, side, channels])
-        no_rows = np.zeros([0], np.int64)
         ((h, *_),) = embedder([(zeros,)])
-        batches = [(h[:0], no_rows, no_rows)]
+        batches = [(h[:0], np.zeros([0], np.int64), np.zeros([0], np.int32))]
     embeddings, rows, labels = map(np.concatenate, zip(*batches, strict=True))
     paths = part.columns().get("path")
     missing = [

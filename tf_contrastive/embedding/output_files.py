@@ -51,7 +51,7 @@ def write(
       format: one of `config.embed.EMBEDDING_FORMATS`.
     """
     if paths is not None:
-        paths = np.array([tf.compat.as_str(path) for path in paths])
+        paths = np.array([*map(tf.compat.as_str, paths)], np.str_)
     values = (embeddings, labels, indices, paths)
     columns = {
         name: np.asarray(value)
