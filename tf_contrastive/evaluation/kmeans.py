@@ -161,13 +161,10 @@ def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     )
     if inner.side != SCALE * context.subject.image_size:
         context.log(f"kmeans: the encoder only takes {inner.side} pixels")
-    rows = view_embeddings.sample(
-        context.data.test.info.num_examples, IMAGES, seed
-    )
-    batches = context.images(context.data.test, inner.side)
-    images = np.concatenate(
-        [x for x, _ in view_embeddings.select(batches, rows)]
-    )
+    test = context.data.test
+    rows = view_embeddings.sample(test.info.num_examples, IMAGES, seed)
+    batches = context.images(test.select(rows), inner.side)
+    images = np.concatenate([x for x, _ in batches])
     maps = {
         name: np.asarray(features, np.float32)
         for name, features in zip(inner.names, inner.make(images), strict=True)
@@ -186,7 +183,7 @@ def measure(context: EvaluationContext, *, seed: int) -> Measurement:
                 key = f"explained_{name}_{count}"
                 explained.setdefault(key, []).append(between)
                 arrays[f"clusters_{number}_{name}_{count}"] = clusters
-        shown = context.data.test.info.shown(image).numpy()
+        shown = test.info.shown(image).numpy()
         plots[f"kmeans_{number}"] = figures.clusters(shown, overlays)
     return {
         "metrics": {k: float(np.mean(v)) for k, v in explained.items()},

@@ -131,10 +131,6 @@ def kl_lower_bound(
     Feeney and Hughes 2024 (SINCERE), theorem 11.
     """
     z = view_embeddings.check_views(projections, 1, views=1)
-    if not temperature > 0:
-        raise errors.UserError(
-            f"{errors.arg('temperature', temperature)}: must be above 0"
-        )
     labels = classifiers.check_labels("labels", labels, z)
     negatives, values = _anchors(z, labels, temperature, normalize)
     if not negatives.size:

@@ -29,7 +29,6 @@ from tf_contrastive.evaluation.classification_metrics import SEVERITIES
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.corruptions import CORRUPTIONS, corrupt_batch
 from tf_contrastive.evaluation.report import Measurement
-from tf_contrastive.evaluation.subject import Batches
 
 # Names of corruptions in TensorFlow Datasets, if different.
 _OTHER_NAMES = {
@@ -116,8 +115,8 @@ def measure(
     curves = dict(zip(corruptions, (1 - errors).tolist(), strict=True))
     measurement: Measurement = {
         "top1": float((1 - errors).mean()),
-        "learns": classifier != "head",
         "correct": np.mean(fractions, axis=0),
+        "learns": classifier != "head",
         "metrics": {
             "clean_top1": clean_top1,
             "clean_top1_interval": statistics.interval(clean.correct),
@@ -257,7 +256,8 @@ def _batches(
     Each image is decoded once, and then corrupted in every way.
     """
     first = 0
-    for images, labels in _take(context.images(context.data.test), examples):
+    clean = _first(context.data.test, examples)
+    for images, labels in context.images(clean):
         yield _CLEAN, images, labels
         pixels = np.around(images[..., :3].numpy() * 255).astype(np.uint8)
         for name in generated:
@@ -269,17 +269,12 @@ def _batches(
         first += len(pixels)
     for name, sources in prepared.items():
         for severity, source in zip(SEVERITIES, sources, strict=True):
-            batches = _take(context.images(source), examples)
-            for images, labels in batches:
+            for images, labels in context.images(_first(source, examples)):
                 yield (name, severity), images, labels
 
 
-def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:
-    """Yields the batches of the first examples; 0: all."""
-    left = examples or None
-    for images, labels in batches:
-        yield images[:left], labels[:left]
-        if left is not None:
-            left -= len(images)
-            if left <= 0:
-                return
+def _first(source: datasets.Source, examples: int) -> datasets.Source:
+    """Returns the first examples of a source; 0: all."""
+    if not 0 < examples < source.info.num_examples:
+        return source
+    return source.select(np.arange(examples))

@@ -162,9 +162,7 @@ def measure(context: EvaluationContext) -> Measurement:
         medians = histograms["target_median"], histograms["noise_median"]
         metrics = {
             "margin": margin["mean"],
-            "margin_per_class": [
-                None if np.isnan(m) else float(m) for m in margin["per_class"]
-            ],
+            "margin_per_class": margin["per_class"],
             "margin_of_medians": abs(medians[0] - medians[1]),
             "target_median": medians[0],
             "noise_median": medians[1],

@@ -100,9 +100,9 @@ def predict(
     """
     from sklearn import exceptions, neural_network, pipeline, preprocessing
 
-    train = classifiers.check_embeddings("train_embeddings", train_embeddings)
-    kinds = classifiers.check_labels("train_kinds", train_kinds, train)
-    test = classifiers.check_embeddings("test_embeddings", test_embeddings)
+    train, kinds, test = classifiers.check_train_and_test(
+        train_embeddings, train_kinds, test_embeddings
+    )
     truth = classifiers.check_labels("test_kinds", test_kinds, test)
     names, counts = np.unique(kinds, return_counts=True)
     network = pipeline.make_pipeline(
