@@ -218,7 +218,7 @@ def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
         protocols="all",
     )
     out = capsys.readouterr().out
-    assert "left out: knn (" in out and "set --train_split=NAME" in out
+    assert "left out: knn (" in out and "set train_split=NAME" in out
     report = _report(tmp_path / "out")
     assert {"knn", "linear", "logistic", "kmeans"} <= set(report["left_out"])
     assert "tsne" in {row["protocol"] for row in report["results"]}

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tf_contrastive import embedding, flags
+from tf_contrastive import embedding
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
@@ -45,7 +45,7 @@ def select(
         if reason := missing(name, context):
             if name in names:
                 raise errors.UserError(f"protocol {name}: {reason}")
-            left_out[name] = flags.with_flags(type(context.options), reason)
+            left_out[name] = errors.plain(reason)
         else:
             getattr(context.options, name).check()
     return [name for name in candidates if name not in left_out], left_out
