@@ -67,11 +67,12 @@ class InputWait(ContrastiveStep):
         @do_not_convert_self
         def several_steps(iterator: Any) -> tuple[Results, tf.Tensor]:
             count = tf.convert_to_tensor(self._steps_per_execution)
-            _, seconds = tf.while_loop(
+            steps, seconds = tf.while_loop(
                 lambda number, _: number < count,
                 functools.partial(one_step, iterator=iterator),
                 [tf.zeros_like(count), tf.zeros([], tf.float64)],
             )
+            self._train_counter.assign_add(steps)
             return self.means.read(names), seconds
 
         graph = tf.function(several_steps, reduce_retracing=True)
