@@ -8,6 +8,7 @@ from tf_contrastive import losses
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.losses import labels as label_checks
 
 _ANGLES = np.deg2rad([[0, 12], [25, 41], [100, 131], [200, 216]])  # [B, V]
 _GOLDEN = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)  # [B, V, 2]
@@ -94,6 +95,14 @@ def test_labels_that_make_no_classes_are_refused(name, labels, text):
     # XLA raises nothing.
     compiled = tf.function(loss, jit_compile=True)
     assert np.isnan(compiled(tf.constant(_GOLDEN), labels))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint64])
+def test_labels_may_be_of_any_integer_type(kind):
+    loss, labels = losses.build("supcon"), _LABELS + 100
+    assert loss(_GOLDEN, labels.astype(kind)) == loss(_GOLDEN, labels)
+    # More classes than the type has numbers.
+    assert all(label_checks.is_id(labels.astype(kind), classes=301))
 
 
 @pytest.mark.parametrize(

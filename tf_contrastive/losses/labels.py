@@ -37,8 +37,8 @@ def is_id(
 ) -> tf.Tensor:
     """Whether each integer is a class id, or -1 if `unlabelled`."""
     last = tf.int32.max if classes is None else classes - 1
-    first = -1 if unlabelled else 0
-    return (labels >= first) & (labels <= tf.cast(last, labels.dtype))
+    ids = tf.cast(labels, tf.int64)  # A smaller type need not hold the last.
+    return (ids >= (-1 if unlabelled else 0)) & (ids <= last)
 
 
 def known(
