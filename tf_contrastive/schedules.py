@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_contrastive.base import errors
 from tf_contrastive.config import checks, components
 from tf_contrastive.config import schedule as declared
+from tf_contrastive.config.fields import argument
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.schedule import (
     SCALINGS,
@@ -29,12 +30,13 @@ class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
     peak: float
     _: dataclasses.KW_ONLY
-    steps_per_epoch: int
-    epochs: float
+    steps_per_epoch: int = argument(dataclasses.MISSING, minimum=1)
+    epochs: float = argument(dataclasses.MISSING, above=0.0)
     warmup_epochs: float = 0.0
-    floor: float = Schedule.learning_rate_floor
+    floor: float = argument(Schedule.learning_rate_floor, maximum=1.0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()  # Of the declaration.
         checks.check_float32(vars(self))
 
     def __call__(self, step: int | tf.Tensor) -> tf.Tensor:
@@ -189,14 +191,12 @@ def build(
       **options: further arguments of `Exponential` or `Piecewise`.
 
     Raises:
-      UserError: for an unknown name, scaling or option, a number that float32
-        does not hold, or a warm-up or boundaries outside the run.
+      UserError: for an unknown name, scaling or option, a number that is not
+        allowed, or a warm-up or boundaries outside the run.
     """
-    kind = components.pick("schedule", name, SCHEDULES, options)
+    kind = components.pick("schedule", name, declared.SCHEDULES, options)
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
-    boundaries = (kind.defaults() | options).get("boundaries", ())
-    check_epochs(warmup_epochs, epochs, boundaries)
-    return kind(
+    schedule = components.implementation(kind)(
         peak(base_learning_rate, batch_size, scaling),
         steps_per_epoch=steps_per_epoch,
         epochs=epochs,
@@ -204,3 +204,6 @@ def build(
         floor=floor,
         **options,
     )
+    boundaries = getattr(schedule, "boundaries", ())
+    check_epochs(warmup_epochs, epochs, boundaries)
+    return schedule
