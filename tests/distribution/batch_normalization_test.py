@@ -97,6 +97,7 @@ def _check(case, replicas, limit=2e-6):
     ("shape", "mean", "std"),
     [
         *(((16, 6, 6, 8), 0.5, 1), ((32, 12), 0.5, 1)),
+        ((8, 3, 4, 4, 8), 0.5, 1),
         # A large mean costs no digits.
         *(((16, 8, 8, 8), mean, std) for mean, std in ((5, 0.1), (1000, 1))),
         ((16, 8, 8, 8), 100, 0.1),

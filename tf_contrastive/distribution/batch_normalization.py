@@ -106,12 +106,12 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def _normalize_by_batch(self, inputs: tf.Tensor) -> tf.Tensor:
         inputs = tf.cast(inputs, self.compute_dtype)
         local = not self.synchronized or distribution.num_replicas() == 1
-        channels_last = self.axis[0] == inputs.shape.rank - 1
+        of_images = inputs.shape.rank == 4 and self.axis[0] == 3
         # In single precision the kernel needs a subtraction of its own, which
         # a compiler includes in the one read of `_one_pass`.
         subtract = inputs.dtype == self.moving_mean.dtype
         compiled = _sums_are_fused() or _has_gpus()
-        fits = local and self.fused and channels_last
+        fits = local and self.fused and of_images
         if fits and not (subtract and compiled):
             outputs, mean, variance = self._fused(inputs, subtract)
         else:
