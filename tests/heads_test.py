@@ -78,14 +78,14 @@ def test_normalized_features_have_no_length(name):
 
 
 def test_a_probe_can_normalize_its_input():
-    probe = heads.LinearProbe(3, "glorot_uniform", normalize_input=True)
+    probe = heads.LinearProbe(3, "glorot_uniform", True, use_bias=False)
     features = _features()
     logits = probe(features)
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     expected = features / lengths @ probe.kernel.numpy()
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
     again = heads.LinearProbe.from_config(probe.get_config())
-    assert again.normalize_input
+    assert again.normalize_input and not again.use_bias
 
 
 def test_mlp_has_simclrs_variables():

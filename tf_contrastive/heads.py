@@ -150,15 +150,9 @@ class LinearProbe(tf.keras.layers.Dense):
 
     def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments."""
-        return {
-            "name": self.name,
-            "trainable": self.trainable,
-            "num_classes": self.units,
-            "kernel_initializer": tf.keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "normalize_input": self.normalize_input,
-        }
+        config = super().get_config()
+        config["num_classes"] = config.pop("units")
+        return {**config, "normalize_input": self.normalize_input}
 
 
 def build_identity(

@@ -51,7 +51,7 @@ class ContrastiveModel(
       momentum: of the key encoder's moving average, in [0, 1), for the loss
         "moco" (He et al. 2020).
       queue_size: keys kept as negatives, at least one global batch; None: the
-        default of `config.loss.Loss`.
+        default of `config.loss.BatchOptions`.
       grad_cache_chunks: chunks in which a replica's images pass through the
         encoder, to save memory (Gao et al. 2021); divides their number.
       augment: (views float32 [B, V, H, W, K], seeds int32 [B, V, 2]) -> views,
