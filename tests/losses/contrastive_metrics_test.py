@@ -80,6 +80,13 @@ def test_collapse_looks_like_collapse():
     assert contrastive_metrics.effective_rank(tf.ones([8, 4])) == 1.0
 
 
+def test_an_anchor_without_others_is_not_counted():
+    z = np.array([[[1, 0], [0.6, 0.8], [0, 1]]], np.float32)
+    task = contrastive_metrics.contrastive_task(z, small_views=2)
+    # Of the small views: log exp(-2 |x - y|^2), |x - y|^2 = 2 * 0.4 and 2.
+    np.testing.assert_allclose(task["uniformity"], (-1.6 - 4) / 2, rtol=1e-6)
+
+
 def test_effective_rank_counts_dimensions():
     # Orthogonal columns of equal length: as many dimensions as columns.
     square = np.array([[1, 1, 1], [1, -1, 1], [-1, 1, 1], [-1, -1, 1]])

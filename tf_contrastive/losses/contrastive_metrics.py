@@ -39,6 +39,7 @@ def contrastive_task(
     temperature: float | None = None,
     normalize: bool = True,
     block_size: int | None = None,
+    unlabelled: bool = False,
     small_views: int = 0,
 ) -> dict[str, tf.Tensor]:
     """Measures how well positives are distinguished in the global batch.
@@ -49,6 +50,7 @@ def contrastive_task(
         None: the other views of the image.
       temperature, normalize: the loss's; None: NT-Xent's default.
       block_size: anchors compared at a time; None: automatic.
+      unlabelled: whether labels may be -1, for images without one.
       small_views: of the views, the last ones, which are anchors only.
 
     Returns:
@@ -81,6 +83,7 @@ def contrastive_task(
         projections,
         labels,
         normalize=normalize,
+        unlabelled=unlabelled,
         small_views=small_views,
         block_size=block_size,
     )
@@ -92,11 +95,14 @@ def contrastive_task(
     )
     with_positive = rows["positives"]
     with_both = with_positive * rows["negatives"]
+    with_other = tf.maximum(with_positive, rows["negatives"])
     counted = {
         "accuracy": with_positive,
+        "entropy": with_other,
         "positive_similarity": with_positive,
         "negative_similarity": rows["negatives"],
         "alignment": with_positive,
+        "uniformity": with_other,
         "kl_lower_bound": with_both,
     }
     products, weights = [], []
@@ -172,9 +178,8 @@ def _wins(
         tf.reduce_max(tf.where(mask, similarities, similarity.MASKED), axis=-1)
         for mask in (positives, others)
     )
-    has_positive = tf.reduce_any(positives, axis=-1)
     # Strictly greater: equal embeddings cannot be distinguished.
-    return tf.cast((best > other) & has_positive, tf.float32)
+    return tf.cast(best > other, tf.float32)
 
 
 def _entropy(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -213,7 +213,7 @@ def gather(
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
     gathered = getattr(_shared, "gathered", {})
-    of_labels = None if labels is None else labels.ref()
+    of_labels = None if labels is None else (labels.ref(), unlabelled)
     key = projections.ref(), of_labels, normalize, small_views
     if key not in gathered:
         gathered[key] = _gather(

@@ -434,6 +434,7 @@ class ContrastiveStep(tf.keras.Model):
                 batch.labels if self.contrastive_loss.needs_labels else None,
                 temperature=self.contrastive_loss.temperature,
                 normalize=self.contrastive_loss.normalize,
+                unlabelled=self.unlabelled,
                 small_views=batch.num_small,
             )
         named = {_TASK_METRICS[name]: value for name, value in task.items()}
