@@ -132,12 +132,7 @@ class ContrastiveStep(tf.keras.Model):
         self._num_views: int | None = None
         # Steps do not call the model, from which Keras learns what it saves.
         self._set_save_spec(tf.TensorSpec(encoder.input_shape))
-        if encoder.losses or projection_head.losses:
-            raise ValueError(
-                "the encoder or the projection head has regularizers, which"
-                " this model does not train by: use the optimizer's"
-                " weight_decay"
-            )
+        refuse_regularizers(encoder, projection_head, self.loss_parts)
         self.means = RunningMeans("loss", *_TASK_METRICS.values())
 
     # ---- What features extend: arguments, optimizers, checkpoints, memory ----
@@ -529,6 +524,16 @@ def _apply(
             " images: must be one for each"
         )
     return rows
+
+
+def refuse_regularizers(*layers: tf.keras.layers.Layer | None) -> None:
+    """Raises `ValueError` for layers with losses of their own."""
+    for layer in layers:
+        if layer is not None and layer.losses:
+            raise ValueError(
+                f"{layer.name} has regularizers, which this model does not"
+                " train by: use the optimizer's weight_decay"
+            )
 
 
 def _check_networks(encoder: Any, projection_head: Any) -> None:

@@ -16,6 +16,7 @@ from tf_contrastive.model.contrastive_step import (
     Results,
     Schedule,
     Trained,
+    refuse_regularizers,
 )
 
 
@@ -56,6 +57,7 @@ class OnlineProbe(ContrastiveStep):
         self.cross_entropy_weight = cross_entropy_weight
         if probe is not None:
             probe(tf.keras.Input(self.encoder.output_shape[1:]))
+            refuse_regularizers(probe)
             self.means.add("probe_loss", "probe_accuracy")
 
     @classmethod
