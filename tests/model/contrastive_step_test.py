@@ -13,6 +13,7 @@ from tf_contrastive import heads, losses, optimizers, train
 from tf_contrastive.base.errors import UserError
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.views.mixup_cutmix import Mixing
 
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 16, 4
 
@@ -308,6 +309,29 @@ def test_an_encoder_that_joins_images_is_refused():
     model.compile("sgd")
     with pytest.raises(ValueError, match="returns 8 rows for 16 images"):
         model.train_on_batch(np.ones([8, 2, _SIDE, _SIDE, 3], np.float32))
+
+
+@pytest.mark.parametrize("part", ["probe", "loss"])
+def test_regularizers_are_refused(part):
+    layer = _layers.Dense(1, kernel_regularizer="l2")
+    parts = {"loss": losses.build("ntxent"), part: layer}
+    with pytest.raises(ValueError, match=f"{part}|dense.* has regularizers"):
+        ContrastiveModel(_keras(_layers.Flatten()), _layers.Dense(2), **parts)
+
+
+def test_what_views_come_with_is_named():
+    (views, labels), seeds = _data(), np.zeros([_BATCH, 2, 2], np.int32)
+    for options, data, text in (
+        ({"mix": Mixing(4, 0.2)}, (views, labels), "mix needs seeds and"),
+        ({"mix": Mixing(4, 0.2)}, ((views, seeds),), "mix needs seeds and"),
+        ({"mix": Mixing(4, 0.2)}, ((views, seeds), labels), "an odd number"),
+        ({"augment": lambda v, _: v}, (views, labels), "augment needs seeds"),
+    ):
+        network = _keras(_layers.Flatten()), _layers.Dense(2)
+        model = ContrastiveModel(*network, losses.build("ntxent"), **options)
+        with pytest.raises(ValueError, match=text) as error:
+            _fit(model, data=tf.data.Dataset.from_tensor_slices(data).batch(5))
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["loss", "metrics"])

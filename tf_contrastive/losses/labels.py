@@ -15,8 +15,9 @@ _asserted: set[str] = set()
 
 def in_one_line(error: Exception) -> Exception:
     """Returns an error that `or_nan` raised in a graph as its message alone."""
+    text = str(error).replace("\\'", "'")  # TensorFlow quotes the message.
     # The longest: "from 0 to 29" has "from 0 to 2" in it.
-    found = sorted((m for m in _asserted if m in str(error)), key=len)
+    found = sorted((m for m in _asserted if m in text), key=len)
     return errors.UserError(found[-1]) if found else error
 
 
@@ -70,9 +71,9 @@ def noticed(
     return or_nan(x, fine, message)
 
 
-def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
+def or_nan(x: tf.Tensor, fine: bool | tf.Tensor, message: str) -> tf.Tensor:
     """Returns `x`, which is NaN unless `fine`, bool []; see `noticed`."""
-    if tf.executing_eagerly():
+    if isinstance(fine, bool) or tf.executing_eagerly():
         if not fine:
             raise ValueError(message)
         return x

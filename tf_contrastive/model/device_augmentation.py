@@ -42,9 +42,13 @@ class DeviceAugmentation(ContrastiveStep):
         batch = super().batch(data, training)
         if self.augment is None:
             return batch
+        if batch.seeds is None:
+            raise ValueError(
+                "augment needs seeds of all views: pass ((views, seeds"
+                " [B, V, 2]), labels)"
+            )
         if batch.small_views is None:
             return batch._replace(views=self.augment(batch.views, batch.seeds))
-        assert batch.seeds is not None
         large = batch.views.shape[1]
         seeds = batch.seeds[:, :large], batch.seeds[:, large:]
         return batch._replace(

@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.losses import labels as label_checks
+from tf_contrastive.losses import similarity
 from tf_contrastive.model.contrastive_step import (
     NO_GRADIENT,
     Batch,
@@ -81,13 +83,13 @@ class GradientCache(ContrastiveStep):
             features, projections = in_chunks(
                 lambda chunk: self.encode(chunk, training=True), batch, chunks
             )
-        of_loss = self.loss_variables
         with tf.GradientTape() as tape:
             tape.watch(projections)
             step = self.optimizer.iterations
             results = self.contrast(projections, batch, step)
             objective = self.objective(results)
-        cache, of_loss = tape.gradient(objective, (projections, of_loss))
+        sources = projections, self.loss_variables
+        cache, of_loss = tape.gradient(objective, sources)
         if cache is None:
             raise ValueError(NO_GRADIENT)
 
@@ -118,33 +120,23 @@ class GradientCache(ContrastiveStep):
             chunk_gradients, (batch, cache), chunks
         )
         # The chunks do not reach the variables of the loss.
-        places = {
-            id(variable): place
-            for place, variable in enumerate(self.trained()["loss"].variables)
-        }
-        for variable, gradient in zip(
-            self.loss_variables, of_loss, strict=True
-        ):
+        networks = self.encoder, self.projection_head
+        first = sum(len(network.trainable_variables) for network in networks)
+        for place, gradient in enumerate(of_loss, first):
             if gradient is not None:
-                gradients["loss"][places[id(variable)]] = gradient
+                gradients["loss"][place] = gradient
         return gradients, results | chunk_results, features
 
 
 def check_divisible(x: tf.Tensor, chunks: int) -> tf.Tensor:
     """Returns `x` [B, ...]; raises an error unless `chunks` divides B."""
-    size = x.shape[0]
-    message = (
+    return label_checks.or_nan(
+        x,
+        similarity.shape(x)[0] % chunks == 0,
         f"grad_cache_chunks={chunks} does not divide a replica's batch of"
-        f" {size or 'an unknown number of'} images: let it be a multiple"
-        " (and batch with drop_remainder=True)"
+        f" {x.shape[0] or 'an unknown number of'} images: let it be a multiple"
+        " (and batch with drop_remainder=True)",
     )
-    if size is not None:
-        if size % chunks:
-            raise ValueError(message)
-        return x
-    fits = tf.debugging.assert_equal(tf.shape(x)[0] % chunks, 0, message)
-    with tf.control_dependencies([fits]):
-        return tf.identity(x)
 
 
 def in_chunks(function: Callable[[Any], Any], x: Any, chunks: int) -> Any:

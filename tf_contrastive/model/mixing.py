@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.losses import labels as label_checks
+from tf_contrastive.losses import similarity
 from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
 from tf_contrastive.views import mixup_cutmix
 
@@ -52,5 +54,18 @@ class Mixing(ContrastiveStep):
         batch = super().batch(data, training)
         if self.mix is None or not training:
             return batch
-        views, fractions = self.mix(batch.views, batch.labels, batch.seeds)
+        if batch.labels is None or batch.seeds is None:
+            raise ValueError(
+                "mix needs seeds and labels: pass ((views, seeds [B, V, 2]),"
+                " labels)"
+            )
+        in_pairs = label_checks.or_nan(
+            tf.ones([]),
+            not isinstance(self.mix, mixup_cutmix.Mixing)
+            or similarity.shape(batch.views)[0] % 2 == 0,
+            "an odd number of images cannot be mixed in pairs: use an even"
+            " number (and batch with drop_remainder=True)",
+        )
+        with tf.control_dependencies([in_pairs]):
+            views, fractions = self.mix(batch.views, batch.labels, batch.seeds)
         return batch._replace(views=views, targets=fractions)

@@ -3,6 +3,8 @@
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.losses import labels as label_checks
+from tf_contrastive.losses import similarity
 
 
 def enqueue(
@@ -16,8 +18,8 @@ def enqueue(
     Args:
       buffers: variables [Q, ...] of the same Q.
       entered: int64 [], the number of rows that ever entered.
-      rows: for each buffer this replica's rows [B, ...], float32 or int32;
-        those of the global batch enter, in the order of the replicas.
+      rows: for each buffer this replica's rows [B, ...], float32 (the first)
+        or int32; those of the global batch enter, in the order of the replicas.
       message: of the error, with the batch's `{size}`.
 
     Raises:
@@ -26,15 +28,12 @@ def enqueue(
     """
     capacity = buffers[0].shape[0]
     rows = [distribution.cross_replica_concat(x) for x in rows]
-    size = rows[0].shape[0]
+    rows[0] = label_checks.or_nan(
+        rows[0],
+        similarity.shape(rows[0])[0] <= capacity,
+        message.format(size=rows[0].shape[0] or "number of"),
+    )
     count = tf.shape(rows[0], tf.int64)[0]
-    message = message.format(size=size or "number of")
-    if size is None:
-        tf.debugging.assert_less_equal(
-            count, tf.constant(capacity, tf.int64), message
-        )
-    elif size > capacity:
-        raise ValueError(message)
     slots = (tf.range(count) + entered)[:, tf.newaxis] % capacity
     updated = [
         tf.tensor_scatter_nd_update(buffer, slots, tf.cast(x, buffer.dtype))
