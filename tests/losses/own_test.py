@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from replicas import Recorder
 
 from tf_contrastive import losses
 from tf_contrastive.losses import own
@@ -142,12 +143,49 @@ def _model(loss, **options):
     return ContrastiveModel(encoder, head, loss, **options)
 
 
+class _ThreeViews(tf.keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = tf.keras.layers.Dense(1, use_bias=False)
+
+    def call(self, z):
+        a, b, c = tf.unstack(z, axis=1)
+        return self.dense(a * b - c)
+
+
+def test_layers_may_be_built_by_the_first_batch():
+    model = _model(loss := _ThreeViews(), grad_cache_chunks=2)
+    model.compile(Recorder())
+    views = np.concatenate([_VIEWS, _VIEWS[:, :1] / 2], axis=1)
+    z = model.projection_head(model.encoder(views.reshape([-1, 2, 2, 3])))
+    a, b, c = tf.unstack(tf.reshape(z, [8, 3, 3]), axis=1)
+    model.fit(views, batch_size=8, verbose=0)
+    gradient = tf.reduce_mean(a * b - c, axis=0)
+    np.testing.assert_allclose(loss.dense.kernel[:, 0], gradient, rtol=1e-4)
+
+
+def test_images_without_a_label_are_classes_of_their_own():
+    loss = losses.SupCon(unlabelled="own_views")
+    model = _model(lambda z, y: loss.per_anchor(2 * z, y), unlabelled=True)
+    model.compile("sgd")
+    labels = np.array([-1, 0, 0, 1, 1, -1, -1, 2])
+    others = np.where(labels < 0, np.arange(8) + 10, labels)
+    found, expected = (model.evaluate(_VIEWS, y) for y in (labels, others))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+class _SameName(_Gap):
+    def call(self, z):
+        return self.scale * _MINE * _gap(z)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize(
     ("loss", "text"),
     [
         (lambda z: _MINE * _gap(z), "the variable mine:0"),
+        (_SameName(tf.Variable(1.0, name="mine")), "the variable mine:0"),
         (lambda z: 1.0, "no gradient of the loss reaches the encoder"),
         (lambda z: tf.numpy_function(np.mean, [z], tf.float32), "unknown"),
     ],

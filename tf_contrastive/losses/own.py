@@ -1,5 +1,6 @@
 """Losses of your own: functions, and what they need of the other replicas."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -130,6 +131,12 @@ class Parts(tf.keras.layers.Layer):
         self.parts = parts
         self.built = True
 
+    @property
+    def complete(self) -> bool:
+        """Whether all layers have their variables."""
+        layer = tf.keras.layers.Layer
+        return all(x.built for x in self.submodules if isinstance(x, layer))
+
 
 def parts(loss: ContrastiveLoss, size: int) -> Parts | None:
     """Returns the variables and layers of a loss on projections of a size."""
@@ -149,12 +156,10 @@ def parts(loss: ContrastiveLoss, size: int) -> Parts | None:
     if not held:
         return None
     found = Parts(held)
-    if any(
-        not layer.built
-        for layer in found.submodules
-        if isinstance(layer, tf.keras.layers.Layer)
-    ):
-        # As in a first step, since layers are built by a call.
+    if not found.complete:
+        # As in a first step, since layers are built by a call. Of other views
+        # or labels the first batch builds them.
         two = tf.zeros([2], tf.int32)
-        loss(tf.zeros([2, 2, size]), two, two)
+        with contextlib.suppress(Exception):
+            loss(tf.zeros([2, 2, size]), two, two)
     return found

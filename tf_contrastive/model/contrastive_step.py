@@ -234,7 +234,8 @@ class ContrastiveStep(tf.keras.Model):
                 )
         kwargs.setdefault("jit_compile", False)
         super().compile(optimizer=optimizer, **kwargs)
-        self.optimizer.build(self.pretrained_variables)
+        if self.loss_parts is None or self.loss_parts.complete:
+            self.optimizer.build(self.pretrained_variables)
         vit.follow_steps(self, lambda: self.optimizer.iterations)
 
     def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -437,9 +438,10 @@ class ContrastiveStep(tf.keras.Model):
 
     def _check_trained(self, variables: Iterable[tf.Variable]) -> None:
         """Raises `ValueError` for variables of a loss that nothing trains."""
-        trained = {variable.name for variable in self.pretrained_variables}
+        # As Keras' optimizers tell variables, also those of several replicas.
+        trained = {v._unique_id for v in self.pretrained_variables}
         for variable in variables:
-            if variable.name not in trained:
+            if variable._unique_id not in trained:
                 raise ValueError(
                     f"the loss uses the variable {variable.name}, which would"
                     " not be trained: make it an attribute of the loss, a Keras"
