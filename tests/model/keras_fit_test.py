@@ -1,5 +1,6 @@
 """`fit` as Keras users call it, and under settings of Keras and TensorFlow."""
 
+import itertools
 import json
 
 import numpy as np
@@ -60,16 +61,34 @@ def _dataset(shape):
 @pytest.mark.slow
 @pytest.mark.keras
 def test_generators_and_sequences_train_as_arrays():
+    more = np.tile(_VIEWS, [1, 2, 1, 1, 1])[:, :3]
+    sized = {"batch_size": 16, "shuffle": False, "verbose": 0}
     expected = _model(size=8).fit(
-        _VIEWS, _LABELS, batch_size=16, shuffle=False, verbose=0
+        _VIEWS, _LABELS, validation_data=(more, _LABELS), **sized
     )
+    seeds = np.zeros([16, 2, 2], np.int32)
+    seeded = (((views, seeds), labels) for views, labels in _generator())
+    steps = {"steps_per_epoch": 3, "validation_steps": 3}
     for data, options in (
-        (_generator(), {"steps_per_epoch": 3}),
-        (_Sequence(), {"shuffle": False}),
+        (_generator(), steps),
+        (seeded, steps),
+        (_Sequence(), {"shuffle": False, "validation_steps": 3}),
     ):
-        history = _model(size=None).fit(data, verbose=0, **options).history
+        model = _model(size=None)
+        options = {"validation_data": _generator(more), **options}
+        history = model.fit(data, verbose=0, **options).history
         for name, values in expected.history.items():
             np.testing.assert_allclose(history[name], values, rtol=1e-5)
+        found = model.evaluate(_generator(more), steps=3, verbose=0)
+        assert found[0] == pytest.approx(history["val_loss"][0], rel=1e-5)
+
+
+def test_steps_of_a_generator_are_counted(capfd):
+    model = _model()
+    model.fit(itertools.islice(_generator(), 3), verbose=2)
+    assert capfd.readouterr().out.startswith("3/3 - ")
+    with pytest.raises(ValueError, match="the generator has no batch"):
+        model.fit(iter([]))
 
 
 def test_a_fit_may_have_more_views_than_the_one_before():

@@ -11,7 +11,8 @@ replica's memory (`images_at_once`).
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -128,8 +129,9 @@ class ContrastiveStep(tf.keras.Model):
         size = projections.shape[-1]
         self.loss_parts = losses.parts(self.contrastive_loss, size)
         self.built = True
-        # Of a generator's batches, whose shapes Keras does not know.
-        self._num_views: int | None = None
+        # Of generators' batches, whose shapes Keras does not know: whether for
+        # training -> input -> number. Keras does not look into a namespace.
+        self._num_views = types.SimpleNamespace(of={True: {}, False: {}})
         # Steps do not call the model, from which Keras learns what it saves.
         self._set_save_spec(tf.TensorSpec(encoder.input_shape))
         refuse_regularizers(encoder, projection_head, self.loss_parts)
@@ -244,20 +246,41 @@ class ContrastiveStep(tf.keras.Model):
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains as `tf.keras.Model.fit`, on views [B, V, H, W, K]."""
-        first, num_views = None, None
-        if isinstance(x, tf.keras.utils.Sequence):
-            first = x[0]
-        elif isinstance(x, Iterator) and not isinstance(x, tf.data.Iterator):
-            first = next(x)
-            x = itertools.chain([first], x)
-        if first is not None:
-            views = tf.keras.utils.unpack_x_y_sample_weight(first)[0]
-            num_views = np.shape(views)[1] if np.ndim(views) > 1 else None
-        if num_views != self._num_views:
+        x = self._with_known_views(x, training=True)
+        if (data := kwargs.get("validation_data")) is not None:
+            data = self._with_known_views(data, training=False)
+            kwargs["validation_data"] = data
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Measures as `tf.keras.Model.evaluate`, on what `fit` takes."""
+        # Else the validation data of `fit`.
+        if not kwargs.get("_use_cached_eval_dataset"):
+            x = self._with_known_views(x, training=False)
+        return super().evaluate(x, *args, **kwargs)
+
+    def _with_known_views(self, data: Any, training: bool) -> Any:
+        """Looks at a generator's first batch; returns the same data."""
+        first: Any = ({},)
+        if isinstance(data, tf.keras.utils.Sequence):
+            first = data[0]
+        elif isinstance(data, Iterator) and not isinstance(
+            data, tf.data.Iterator
+        ):
+            if (first := next(data, None)) is None:
+                raise ValueError("the generator has no batch: pass a new one")
+            data = itertools.chain([first], data)
+        inputs = tf.keras.utils.unpack_x_y_sample_weight(first)[0]
+        if not isinstance(inputs, Mapping):
+            inputs = {"views": tf.nest.flatten(inputs)[0]}
+        numbers = {
+            name: np.shape(x)[1] for name, x in inputs.items() if np.ndim(x) > 1
+        }
+        if numbers != self._num_views.of[training]:
             # A traced graph has the former number.
             self.train_function = self.test_function = None
-            self._num_views = num_views
-        return super().fit(x, *args, **kwargs)
+            self._num_views.of[training] = numbers
+        return data
 
     @do_not_convert_self
     def train_step(self, data: Any) -> Results:
@@ -271,7 +294,6 @@ class ContrastiveStep(tf.keras.Model):
 
     def batch(self, data: Any, training: bool) -> Batch:
         """Unpacks the data of a step; views may be uint8, in 0..255."""
-        del training
         views, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
         if weights is not None:
             raise ValueError(
@@ -279,13 +301,14 @@ class ContrastiveStep(tf.keras.Model):
                 " compares images: pass (views, labels), or views"
             )
         views, seeds = views if isinstance(views, tuple) else (views, None)
-        views = self.checked(views, self.encoder.input_shape[1:])
+        number = self._num_views.of[training].get("views")
+        views = self.checked(views, (number, *self.encoder.input_shape[1:]))
         return Batch(views, labels, labels, seeds)
 
     def checked(self, views: tf.Tensor, taken: tuple) -> tf.Tensor:
         """Returns views as floats, of sizes that the graph knows.
 
-        Images must have the shape `taken`.
+        An image's views must have the shape `taken`, (V, H, W, K).
         """
         if not (views.dtype.is_floating or views.dtype == tf.uint8):
             raise ValueError(
@@ -297,12 +320,12 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
                 " (images, views per image, height, width, channels)"
             )
-        if not views.shape[2:].is_compatible_with(taken):
+        if not views.shape[2:].is_compatible_with(taken[1:]):
             raise ValueError(
                 f"views of shape {views.shape}: the encoder takes images of"
-                f" shape {taken}"
+                f" shape {taken[1:]}"
             )
-        views = tf.ensure_shape(views, [None, self._num_views, *taken])
+        views = tf.ensure_shape(views, [None, *taken])
         if views.shape[1] is None:
             raise ValueError(
                 f"views of shape {views.shape}: the number of views must be"

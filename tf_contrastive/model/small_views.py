@@ -3,7 +3,9 @@
 Multi-crop (Caron et al. 2020, SwAV, section 2.3).
 """
 
+import collections
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,13 +39,12 @@ class SmallViews(ContrastiveStep):
             raise ValueError(
                 f"small_views: {type(loss).__name__} takes views of one size"
             )
-        views = inputs["views"]
-        if "seeds" in inputs:
-            views = views, inputs["seeds"]
-        pack = tf.keras.utils.pack_x_y_sample_weight
-        batch = super().batch(pack(views, labels, weights), training)
+        views = inputs["views"], inputs.get("seeds")
+        batch = super().batch((views, labels, weights), training)
         channels = self.encoder.input_shape[-1]
-        small = self.checked(inputs["small_views"], (None, None, channels))
+        number = self._num_views.of[training].get("small_views")
+        sizes = number, None, None, channels
+        small = self.checked(inputs["small_views"], sizes)
         return batch._replace(small_views=small)
 
     def features(self, batch: Batch, training: bool) -> tf.Tensor:
@@ -66,15 +67,28 @@ class SmallViews(ContrastiveStep):
         return tf.concat([large, small], axis=1)
 
 
+# Of a network: for each thread in `any_size`, what its models declared then.
+_declared: dict[int, list[Any]] = collections.defaultdict(list)
+_lock = threading.Lock()
+
+
 @contextlib.contextmanager
 def any_size(network: tf.keras.Model) -> Iterator[None]:
-    """Lets a network of Keras take images of another size than it declares."""
-    models = [x for x in network.submodules if isinstance(x, tf.keras.Model)]
-    specs = [(x, x.input_spec) for x in (network, *models) if x.input_spec]
-    for model, _ in specs:
-        model.input_spec = None
+    """Lets a network of Keras take images of another size than it declares.
+
+    Threads of several replicas may be in it at once: the last one to leave
+    restores what the first one has found.
+    """
+    parts = network, *network.submodules
+    models = [x for x in parts if isinstance(x, tf.keras.Model)]
+    declared = _declared[id(network)]
+    with _lock:
+        declared.append([(model, model.input_spec) for model in models])
+        for model in models:
+            model.input_spec = None
     try:
         yield
     finally:
-        for model, spec in specs:
-            model.input_spec = spec
+        with _lock:
+            for model, spec in declared.pop():
+                model.input_spec = spec
