@@ -4,6 +4,7 @@ Its binary cannot be installed from a package index.
 """
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ _REQUESTS = [
     ("uint8", {"inputs": {"images": _ONES.tolist()}}, _ONES),
     ("float", {"inputs": [[[[0, -0.5]]]]}, [[[[0, -0.5]]]]),
     ("float", '{"inputs": [[[[1e-50, 1E2]]]]}', [[[[0, 100]]]]),
+    ("float", {"inputs": [[[[10**20, -(2**64)]]]]}, [[[[1e20, -(2.0**64)]]]]),
     # Nearer to the largest float32 than to what would follow it.
     ("float", '{"inputs": [[[[3.4028235e38, 1]]]]}', [[[[_MOST, 1]]]]),
     # No rows.
@@ -86,7 +88,8 @@ _REFUSED = [
     *(("uint8", {"inputs": [[_PIXEL], x]}) for x in ([2 * _PIXEL], 5)),
     ("uint8", f'{{"inputs": {"[" * _DEEP}{"]" * _DEEP}}}'),
     ("float", {"inputs": [[[[1, 2]], [[1, 2]]]]}),
-    ("float", {"inputs": [[[[True, False]]]]}),
+    *(("float", {"inputs": [[[[True, x]]]]}) for x in (False, 1, 0.5)),
+    ("uint8", {"inputs": [[[[True, 1, 2]]]]}),
 ]
 
 
@@ -96,6 +99,16 @@ def test_other_requests_are_refused(case):
         _read(*_REFUSED[case])
     assert len(refused.value.detail) < 300
     assert "set_int_max_str_digits" not in refused.value.detail
+
+
+def test_texts_for_numbers_take_little_memory():
+    body = json.dumps({"inputs": ["x" * 10_000] + [""] * 1_000})
+    tracemalloc.start()
+    with pytest.raises(HTTPException, match="nested lists"):
+        _read("uint8", body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * len(body)
 
 
 @pytest.mark.parametrize(

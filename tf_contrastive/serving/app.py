@@ -5,7 +5,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 import prometheus_client
@@ -34,8 +34,6 @@ _PREDICT = re.compile(_MODEL + ":predict")
 _STATUS = re.compile(_MODEL + "(/metadata)?")
 # Largest bodies that all requests hold together, at most.
 _BODIES = 8
-# Bytes of a body that is converted at once. More would keep others waiting.
-_SMALL = 2**16
 
 prometheus_client.disable_created_metrics()
 _PREFIX = "tf_contrastive_serve"
@@ -171,18 +169,14 @@ class App:
 
     async def _compute(self, content: bytes, model: SavedModel) -> bytes:
         """Reads JSON, computes it, and writes JSON."""
-        convert = _at_once if len(content) <= _SMALL else asyncio.to_thread
-        name, array, is_rows = await convert(
+        # JSON of many numbers would keep other requests waiting.
+        name, array, is_rows = await asyncio.to_thread(
             rest.read, content, model.signatures
         )
         outputs = await self._batcher.compute(
             (model, name), lambda rows: model.run(name, rows), array
         )
-        return await convert(rest.write, outputs, is_rows)
-
-
-async def _at_once(function: Callable[..., T], *arguments: Any) -> T:
-    return function(*arguments)
+        return await asyncio.to_thread(rest.write, outputs, is_rows)
 
 
 def _json(**values: Any) -> bytes:
@@ -224,6 +218,4 @@ async def _in_time(
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError as error:
-        raise HTTPException(
-            status, f"not done in {seconds:g} seconds"
-        ) from error
+        raise HTTPException(status, f"not done in {seconds:g} s") from error

@@ -106,21 +106,23 @@ def _numbers(value: Any, signature: Signature) -> np.ndarray:
     key, dtype, dimensions, *_ = signature
     if value == []:  # An empty list has no further levels.
         return np.zeros([0, *(max(size, 1) for size in dimensions[1:])], dtype)
-    try:
-        exact = np.array(value)
-    except (ValueError, OverflowError):  # Of lists that differ in length.
-        exact = np.array(None)
-    kinds = "iu" if dtype.kind == "u" else "iuf"
-    fits = exact.ndim == len(dimensions) and all(
+    # Otherwise NumPy would make each text as long as the longest one.
+    values = np.array(value, object)
+    types = {int} if dtype.kind == "u" else {int, float}
+    fits = values.ndim == len(dimensions) and all(
         expected in (-1, size)
-        for expected, size in zip(dimensions, exact.shape, strict=True)
+        for expected, size in zip(dimensions, values.shape, strict=True)
     )
-    if not fits or exact.dtype.kind not in kinds:
+    if not fits or not {*map(type, values.flat)} <= types:
         raise _invalid(
             f"{key} must be nested lists of {dtype}, of the shape"
             f" {list(dimensions)}, where -1 is any size"
         )
-    with np.errstate(over="ignore"):
+    try:
+        exact = values.astype(np.float64)
+    except OverflowError:
+        exact = np.array(np.inf)
+    with np.errstate(all="ignore"):
         array = exact.astype(dtype)
     if not np.all(array == exact if dtype.kind == "u" else np.isfinite(array)):
         raise _invalid(f"{key}: a number is not in the range of {dtype}")
@@ -130,9 +132,7 @@ def _numbers(value: Any, signature: Signature) -> np.ndarray:
 def _strings(values: Any, key: str) -> np.ndarray:
     if not isinstance(values, list):
         raise _invalid(f"{key} must be a list of texts, not {_shown(values)}")
-    strings = np.empty(len(values), object)
-    strings[:] = [_string(value, key) for value in values]
-    return strings
+    return np.array([_string(value, key) for value in values], object)
 
 
 def _string(value: Any, key: str) -> bytes:

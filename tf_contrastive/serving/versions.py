@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from starlette.exceptions import HTTPException
 
 from tf_contrastive import exporting
-from tf_contrastive.base import errors, terminal
+from tf_contrastive.base import errors, files, terminal
 from tf_contrastive.serving.rest import Signature
 
 POLL_SECONDS = 1.0
@@ -232,10 +232,7 @@ class Versions:
 
 def _files(path: str) -> _Files:
     """Returns names, lengths and times of a version's graph and weights."""
-    folder = os.path.join(path, "variables")
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    files = []
-    for name in (exporting.GRAPH_FILE, *(f"variables/{n}" for n in names)):
-        status = tf.io.gfile.stat(os.path.join(path, name))
-        files.append((name, status.length, status.mtime_nsec))
-    return tuple(sorted(files))
+    graph = os.path.join(path, exporting.GRAPH_FILE)
+    variables = files.entries(os.path.join(path, "variables"), ".*")
+    stats = [(name, tf.io.gfile.stat(name)) for name in (graph, *variables)]
+    return tuple((name, x.length, x.mtime_nsec) for name, x in stats)
