@@ -21,7 +21,7 @@ from tf_contrastive.base import files
 with files.replacing(sys.argv[1]) as unfinished:
     open(unfinished, "w").write("half")
     if sys.argv[2:]:
-        kept = files.temporary_folder()
+        (kept := files.temporary_folder()).__enter__()
     print("writing", flush=True)
     sys.stdin.read()
 """
@@ -82,6 +82,31 @@ def test_leftovers_are_removed_once_their_writer_has_ended(
     assert sorted(os.listdir(tmp_path)) == before
     with files.temporary_folder() as own:
         assert os.listdir(tmp_path) == [os.path.basename(own)]
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_another_process_makes_or_removes_has_a_lock(
+    is_folder, tmp_path, monkeypatch
+):
+    lock, remove = files._lock, files.remove
+
+    def late(path):
+        monkeypatch.setattr(files, "_lock", lock)
+        files.remove_leftovers(str(tmp_path))  # By another process.
+        return lock(path)
+
+    def removed(path):
+        with pytest.raises(BlockingIOError):
+            lock(path)
+        remove(path)
+
+    monkeypatch.setattr(files, "_lock", late)
+    monkeypatch.setattr(files, "remove", removed)
+    with files.partial(str(tmp_path / "x"), is_folder) as unfinished:
+        assert os.listdir(tmp_path) == [os.path.basename(unfinished)]
+    (tmp_path / f".x.partial-{'0f' * 16}").mkdir()
+    files.remove_leftovers(str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 

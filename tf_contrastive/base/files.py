@@ -17,7 +17,6 @@ import shutil
 import stat
 import tempfile
 import uuid
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -89,16 +88,20 @@ def partial(path: str, is_folder: bool = False) -> Iterator[str]:
 
     A local one is there, empty. What has that name at the end is removed.
     """
-    unfinished = os.path.join(os.path.dirname(path), _unique_name())
+    name = f".tf_contrastive.partial-{uuid.uuid4().hex}"
+    unfinished = os.path.join(os.path.dirname(path), name)
     with contextlib.ExitStack() as resources:
-        resources.callback(remove, unfinished)
         if _is_local(path):
+            # Without a lock, another process would take it for a leftover.
+            unlocked = f"{unfinished}.new"
             if is_folder:
-                os.makedirs(unfinished)
+                os.makedirs(unlocked)
             else:
-                _open(unfinished, "xb").close()
+                _open(unlocked, "xb").close()
             with contextlib.suppress(OSError):  # It has no locks.
-                resources.callback(os.close, _lock(unfinished))
+                resources.callback(os.close, _lock(unlocked))
+            os.rename(unlocked, unfinished)
+        resources.callback(remove, unfinished)
         yield unfinished
 
 
@@ -122,9 +125,11 @@ def _prepared(path: str) -> str:
         path = os.path.realpath(path)
         if os.path.exists(path) and not os.path.isfile(path):
             raise OSError("it is not a file")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
     elif _is_folder(path):
         raise OSError("it is a folder")
-    _make_folder(os.path.dirname(path) or ".")
+    else:
+        _gfile().makedirs(os.path.dirname(path))
     return path
 
 
@@ -149,17 +154,14 @@ def _sync_entry(path: str) -> None:
 # ---- What killed writers leave -----------------------------------------------
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory:
-    """Makes a folder that is deleted with the object that is returned.
-
-    Those of killed processes are deleted now.
-    """
-    remove_leftovers(tempfile.gettempdir())
-    folder = tempfile.TemporaryDirectory(
-        prefix=_unique_name(), ignore_cleanup_errors=True
-    )
-    weakref.finalize(folder, os.close, _lock(folder.name))
-    return folder
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Context with a new folder for this user; removes those of killed ones."""
+    top = tempfile.gettempdir()
+    remove_leftovers(top)
+    with partial(os.path.join(top, "folder"), is_folder=True) as folder:
+        os.chmod(folder, stat.S_IRWXU)
+        yield folder
 
 
 def remove_leftovers(folder: str) -> None:
@@ -170,13 +172,9 @@ def remove_leftovers(folder: str) -> None:
     if not _is_local(folder):
         return
     for path in entries(folder, _PARTIAL):
-        with contextlib.suppress(OSError):
-            os.close(_lock(path))
+        with contextlib.suppress(OSError), contextlib.ExitStack() as resources:
+            resources.callback(os.close, _lock(path))
             remove(path)
-
-
-def _unique_name() -> str:
-    return f".tf_contrastive.partial-{uuid.uuid4().hex}"
 
 
 def _lock(path: str) -> int:
@@ -196,14 +194,14 @@ def _lock(path: str) -> int:
 
 
 def remove(path: str) -> None:
-    """Removes a file or folder, if it is there."""
+    """Removes a file, or a folder as far as possible, if it is there."""
     if not _is_local(path):
         if _is_folder(path):
             _gfile().rmtree(path)
         elif _gfile().exists(path):
             _gfile().remove(path)
     elif os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
@@ -314,13 +312,10 @@ def entries(folder: str, pattern: str) -> list[str]:
     """
     if not _is_folder(folder):
         return []
-    if _is_local(folder):
-        names = os.listdir(folder)
-    else:
-        names = [name.rstrip("/") for name in _gfile().listdir(folder)]
+    list_names = os.listdir if _is_local(folder) else _gfile().listdir
     return sorted(
         os.path.join(folder, name)
-        for name in names
+        for name in (name.rstrip("/") for name in list_names(folder))
         if re.fullmatch(pattern, name, re.DOTALL)
     )
 
@@ -349,10 +344,3 @@ def exists(path: str) -> bool:
 
 def _is_folder(path: str) -> bool:
     return os.path.isdir(path) if _is_local(path) else _gfile().isdir(path)
-
-
-def _make_folder(path: str) -> None:
-    if _is_local(path):
-        os.makedirs(path, exist_ok=True)
-    else:
-        _gfile().makedirs(path)

@@ -1,7 +1,9 @@
 """A run's checkpoints while it trains: saved and restored."""
 
+import contextlib
 import os
 import re
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -68,9 +70,10 @@ class Checkpoints:
         if distribution.is_chief(model.distribute_strategy):
             self._prepare(run_config, _metadata(info))
         else:
-            # Deleted together with this object.
-            self._temporary = files.temporary_folder()
-            self._own_directory = self._temporary.name
+            temporary = contextlib.ExitStack()
+            weakref.finalize(self, temporary.close)
+            folder = files.temporary_folder()
+            self._own_directory = temporary.enter_context(folder)
         self.means = EpochMeans(model)
         self._checkpoint = tf.train.Checkpoint(
             **model.checkpointed(), epoch_sums=self.means.sums
