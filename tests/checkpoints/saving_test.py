@@ -50,6 +50,16 @@ def test_changed_data_are_refused_by_count(tmp_path):
             resume(allow=True, **more, **changes)
 
 
+def test_a_run_that_ended_after_the_first_check_is_kept(tmp_path):
+    second = make_run(tmp_path, learning_rate=0.6)
+    checkpoints.check_workdir(second)
+    write_steps(tmp_path, learning_rate=0.3)
+    before = (tmp_path / "config.flags").read_bytes()
+    with pytest.raises(errors.UserError, match="another experiment"):
+        checkpoints.Checkpoints(make_model(), second, INFO)
+    assert (tmp_path / "config.flags").read_bytes() == before
+
+
 @pytest.mark.parametrize("where", ["local", "ram"])
 def test_a_checkpoint_holds_the_values_at_its_step(where, tmp_path):
     workdir = str(tmp_path) if where == "local" else f"ram://{tmp_path.name}"

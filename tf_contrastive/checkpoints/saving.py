@@ -89,6 +89,8 @@ class Checkpoints:
 
     def _prepare(self, run_config: Pretrain, metadata: dict[str, Any]) -> None:
         """Cleans up after a killed process, and writes config and metadata."""
+        # Another run may have ended here since the lock was free.
+        workdir.check_workdir(run_config)
         folder = run_config.runtime.workdir
         with errors.write_errors(errors.arg("workdir", folder), workdir.ADVICE):
             tf.io.gfile.makedirs(self.directory)
