@@ -183,6 +183,19 @@ def test_a_run_of_another_version_is_refused():
             flags.read(Pretrain, changed, "w")
 
 
+def test_a_record_of_another_version_is_not_called_damaged(tmp_path):
+    path = tmp_path / "config.flags"
+    text = flags.record(_parse("--workdir=w"))
+    path.write_text(text.replace("format 4", "format 3", 1))
+    for read in (
+        lambda: flags.read_file(Pretrain, str(path)),
+        lambda: _parse("--workdir=w", f"--flagfile={path}"),
+    ):
+        with pytest.raises(errors.UserError, match="use the version") as error:
+            read()
+        assert f"{path}: its first line" in str(error.value)
+
+
 # ---- Flagfiles ---------------------------------------------------------------
 
 

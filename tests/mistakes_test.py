@@ -80,6 +80,15 @@ _INPUTS = {
     "WITHOUT=pyspark embed --workdir={run} --output={new} --shard_size=9"
     " --runner=spark": "--runner=spark",
     "datasets --show=digits --output={file}/sheet.png": "{file}/sheet.png",
+    **{
+        f"{words}=s3://b/r": "s3://b/r/"
+        for words in (
+            *("pretrain --workdir", "evaluate --workdir", "export --workdir"),
+            *("doctor --workdir", "sweep --seed=0,1 --workdir"),
+            *("serve --saved_model", "pretrain --workdir={new} --init_from"),
+        )
+    },
+    "quickstart --workdir=gs://b/r": "--workdir=gs://b/r: must be a local",
 }
 
 

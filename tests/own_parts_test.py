@@ -130,6 +130,7 @@ def test_its_encoder_is_scored_and_exported(folder, capsys):
         ("evaluate", "--workdir=run", "--protocols=knn"),
         ("export", "--workdir=run"),
         ("embed", "--workdir=run", "--output=h.npz"),
+        ("pretrain", "--init_from=run", "--workdir=other"),
         ("pretrain", "--flagfile=run/config.flags", "--workdir=other"),
         ("doctor", "--flagfile=run/config.flags"),
     ],
@@ -140,7 +141,7 @@ def test_code_that_a_run_names_is_not_imported(
     monkeypatch.delitem(sys.modules, "parts_of_mine", raising=False)
     assert small.command(*words) != 0
     assert "parts_of_mine" not in sys.modules
-    assert "--own_modules=parts_of_mine" in capsys.readouterr().err
+    assert "set --own_modules=parts_of_mine\n" in capsys.readouterr().err
 
 
 def test_a_part_that_is_named_allows_no_other(folder, capsys):

@@ -165,7 +165,7 @@ def from_command_line(
     """
     known = set(names(config_class))
     flags, others = [], []
-    for word in _joined(words):
+    for word in joined(words):
         flag, _, value = word.partition("=")
         name = flag.lstrip("-")
         is_known = name in known or name.removeprefix("no") in known
@@ -183,7 +183,7 @@ def from_command_line(
     return flags
 
 
-def _joined(words: list[str]) -> list[str]:
+def joined(words: list[str]) -> list[str]:
     """Writes `--name value` as one word, and `--compare A B`, too."""
     flags: list[str] = []
     for word in words:
@@ -225,6 +225,8 @@ def inlined(words: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
                 if len(text := file.read(_MAX_FLAGFILE)) == _MAX_FLAGFILE:
                     raise ValueError(f"{_MAX_FLAGFILE} characters or more")
             lines = flags_in(text)
+        except errors.UserError as error:
+            raise errors.UserError(f"--flagfile={path}: {error}") from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise errors.UserError(
@@ -339,10 +341,23 @@ def read(config_class: type[Config], text: str, workdir: str) -> Config:
     return parse(config_class, [*flags_in(text), f"--workdir={workdir}"])
 
 
+def read_file(config_class: type[Config], path: str) -> Config:
+    """Reads the options of a run from its file; see `read`."""
+    content = files.read(path)
+    try:
+        return read(config_class, content.decode(), os.path.dirname(path))
+    except errors.UserError as error:  # Also of a part of the user's own.
+        raise errors.UserError(f"{path}: {error.marked}") from error
+    except ValueError as error:
+        raise files.damaged(path, error) from error
+
+
 def _check_record(text: str) -> None:
     first = text.partition("\n")[0]
+    if not first.startswith(_RECORD):
+        raise ValueError(f"its first line is {first[:80]!r}")
     if not first.startswith(_FORMAT):
-        raise ValueError(
+        raise errors.UserError(
             f"its first line, {first[:80]!r}, does not start with {_FORMAT!r}:"
             " use the version of tf_contrastive that wrote it"
         )

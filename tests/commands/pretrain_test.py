@@ -68,8 +68,9 @@ _STARTED = {
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, monkeypatch):
     """The flag that starts from a run of these options."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "before"
     folder.mkdir()
     run = fields.replace(Pretrain(), **_STARTED, standardize="none")
@@ -90,10 +91,11 @@ def start(tmp_path):
     ],
 )
 def test_a_run_starts_with_the_network_of_another(words, changes, start):
-    parsed = flags.parse(PretrainCommand, [start, "--workdir=w", *words])
     taken = _STARTED | {"zero_init_residual": True, "standardize": None}
-    values = fields.values(parsed)
-    assert {name: values[name] for name in taken} == taken | changes
+    for flag in (start, "--init_from=~/before"):
+        parsed = flags.parse(PretrainCommand, [flag, "--workdir=w", *words])
+        values = fields.values(parsed)
+        assert {name: values[name] for name in taken} == taken | changes
 
 
 @pytest.mark.parametrize(

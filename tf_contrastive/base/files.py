@@ -338,8 +338,16 @@ def _open(path: str, mode: str) -> Any:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder."""
-    return os.path.exists(path) if _is_local(path) else _gfile().exists(path)
+    """Whether there is a file or folder; a `UserError` if it is unknown."""
+    if _is_local(path):
+        return os.path.exists(path)
+    try:
+        return _gfile().exists(path)
+    except Exception as error:  # Of TensorFlow.
+        raise errors.UserError(
+            f"{path} cannot be reached ({errors.first_line(error)}): use a"
+            " local path, or gs://... and check the network and who may read it"
+        ) from error
 
 
 def _is_folder(path: str) -> bool:

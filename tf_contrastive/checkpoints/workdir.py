@@ -46,7 +46,7 @@ def check_workdir(run: Pretrain) -> None:
 def is_run(path: str) -> bool:
     """Whether a folder has files of a run, damaged or incomplete ones too."""
     names = (storage.CONFIG_FILE, storage.CHECKPOINTS)
-    return any(tf.io.gfile.exists(os.path.join(path, name)) for name in names)
+    return any(files.exists(os.path.join(path, name)) for name in names)
 
 
 def check_run(workdir: str) -> Pretrain:
@@ -62,12 +62,7 @@ def check_run(workdir: str) -> Pretrain:
 
 def _read_config(workdir: str) -> Pretrain | None:
     path = os.path.join(workdir, storage.CONFIG_FILE)
-    if not tf.io.gfile.exists(path):
-        return None
-    try:
-        return flags.read(Pretrain, files.read(path).decode(), workdir)
-    except ValueError as error:  # Not text, or invalid flags.
-        raise files.damaged(path, error) from error
+    return flags.read_file(Pretrain, path) if files.exists(path) else None
 
 
 class LostFolderError(errors.UserError):

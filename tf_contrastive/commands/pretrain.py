@@ -40,7 +40,7 @@ class PretrainCommand(Pretrain):
         Raises:
           UserError: if others are given.
         """
-        path = given.get("init_from", "")
+        path = os.path.expanduser(given.get("init_from", ""))
         if not path:
             return {}
         preset = _options_of(path)
@@ -62,13 +62,9 @@ def _options_of(path: str) -> dict[str, Any]:
     """Returns the options of an encoder, if its file or folder has them."""
     config = os.path.join(path, "config.flags")
     if files.exists(config):
-        try:
-            there = flags.read(Pretrain, files.read(config).decode(), path)
-        except ValueError as error:
-            raise files.damaged(config, error) from error
         return {
             option.name: option.value
-            for option in fields.options(there)
+            for option in fields.options(flags.read_file(Pretrain, config))
             if option.group == "encoder" and option.name not in _FREE
         }
     with terminal.without_start_lines():

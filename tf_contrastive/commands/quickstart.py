@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from tf_contrastive.base import errors, files, processes, terminal
+from tf_contrastive.config import checks
 from tf_contrastive.config.command import Command, Group, Terminal
 from tf_contrastive.config.fields import group, option
 
@@ -28,7 +29,11 @@ _FINISHED = "finished"
 class Runs(Group):
     """Where the quickstart's runs are."""
 
-    workdir: str = option("runs/quickstart", "folder of the runs")
+    workdir: str = option(
+        "runs/quickstart",
+        "folder of the runs, which is local",
+        check=checks.matching("(?!.*://).*", "a local folder, without ://"),
+    )
 
 
 class Quickstart(Command):

@@ -21,16 +21,13 @@ def folders(base: str) -> dict[int, str]:
 
     Incomplete ones are included.
     """
-    names = tf.io.gfile.listdir(base) if tf.io.gfile.isdir(base) else []
-    # Object stores list folders with a slash at the end.
-    names = [name.rstrip("/") for name in names]
-    numbers = {int(name): name for name in names if name.isdecimal()}
-    return {n: os.path.join(base, numbers[n]) for n in sorted(numbers)}
+    paths = files.entries(base, r"\d+")
+    return dict(sorted((int(os.path.basename(x)), x) for x in paths))
 
 
 def is_complete(path: str) -> bool:
     """Whether a folder is a SavedModel."""
-    return tf.io.gfile.exists(os.path.join(path, GRAPH_FILE))
+    return files.exists(os.path.join(path, GRAPH_FILE))
 
 
 def newest(path: str) -> str | None:
@@ -74,8 +71,7 @@ def write_version(save: Callable[[str], None], base: str) -> str:
                 tf.io.gfile.makedirs(os.path.dirname(target))
                 tf.io.gfile.copy(str(file), target)
         except BaseException:
-            if tf.io.gfile.exists(path):
-                tf.io.gfile.rmtree(path)
+            files.remove(path)
             raise
     return path
 
