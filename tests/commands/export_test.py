@@ -36,7 +36,7 @@ def exported(workdir, tmp_path_factory):
     with contextlib.redirect_stdout(out):
         path = _export(
             workdir,
-            tmp_path_factory.mktemp("probe"),
+            tmp_path_factory.mktemp("my probe"),
             head="probe",
             format="savedmodel,tflite,onnx",
         )
@@ -149,6 +149,7 @@ def test_eight_bits_keep_the_direction(exported, held_out):
 @pytest.mark.keras
 def test_the_differences_are_reported(exported):
     path, out = exported
+    assert f" --saved_model='{os.path.dirname(path)}'\n" in out
     formats = exporting.details(path)["formats"]
     assert [one["file"] for one in formats] == [
         "encoder.tflite",

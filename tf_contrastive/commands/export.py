@@ -1,6 +1,7 @@
 """`export`: writes a run's encoder as a SavedModel, and in other formats."""
 
 import os
+import shlex
 from typing import ClassVar
 
 from tf_contrastive.base import terminal
@@ -13,11 +14,11 @@ exported: {path}
 signatures: {signatures}
 {formats}
 In Python:
-  model = tf.saved_model.load("{path}")
+  model = tf.saved_model.load({path!r})
   model.signatures["serving_default"](images=images)["embedding"]
 Serve it, in one process, or by TensorFlow Serving:
-  python -m tf_contrastive serve --saved_model={base}
-  launch/serve {base}
+  python -m tf_contrastive serve --saved_model={quoted}
+  launch/serve {quoted}
 Read more: {path}/README.md"""
 
 
@@ -35,8 +36,7 @@ def run(options: Export) -> int:
         from tf_contrastive import checkpoints, exporting
 
     settings = options.exporting
-    formats = settings.format
-    exporting.check_installed(formats)
+    exporting.check_installed(settings.format)
 
     saved = checkpoints.load_run(settings.workdir, settings.checkpoint)
     parts, head = exporting.Parts.from_run(saved), None
@@ -48,7 +48,7 @@ def run(options: Export) -> int:
         parts,
         output_dir,
         head=head,
-        formats=formats,
+        formats=settings.format,
         max_image_pixels=settings.max_image_pixels,
     )
     details = exporting.details(path)
@@ -60,7 +60,7 @@ def run(options: Export) -> int:
     print(
         _TEXT.format(
             path=path,
-            base=base,
+            quoted=shlex.quote(base),
             signatures=", ".join(details["signatures"]),
             formats=table,
         )
