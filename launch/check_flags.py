@@ -8,9 +8,9 @@ or a part of one's own (module:name), nothing is checked.
 
 import sys
 
-from tf_contrastive import __main__
+from tf_contrastive import __main__, flags
 from tf_contrastive.base import files
-from tf_contrastive.config import fields
+from tf_contrastive.config import dataset, encoder, views
 
 
 def is_elsewhere(word: str) -> bool:
@@ -18,10 +18,13 @@ def is_elsewhere(word: str) -> bool:
     name, _, value = word.partition("=")
     if name.lstrip("-") == "flagfile":
         return not (files.exists(value) or files.packaged_flagfile(value))
-    return bool(fields.module_of(value.rpartition("=")[2]))
+    if name.lstrip("-") in ("init_from", "saved_model"):
+        return False  # Such as pretrained:NAME.
+    part = value.rpartition("=")[2]
+    return all(x.is_own(part) for x in (dataset, encoder, views))
 
 
 if __name__ == "__main__":
-    if any(map(is_elsewhere, sys.argv[1:])):
+    if any(map(is_elsewhere, flags.joined(sys.argv[1:]))):
         sys.exit(0)
     sys.exit(__main__.main(only_check=True))

@@ -89,6 +89,7 @@ _MISUSES = {
     "tpu_vm create a --type=v3-8": "--zone",
     "tpu_vm create a --zone=z --type=v3-8 --spot --flex_start=4h": "--spot",
     "tpu_vm run a --zone=z --type=v3-32 x --workdir=runs/a": "--workdir=runs/a",
+    "tpu_vm run a --zone=z --type=v3-32 x --workdir a": "--workdir=a",
     "multiworker": "no command",
     "multiworker --worker=2 pretrain": "--worker=2",
     "multiworker --workers=2 --hosts=a,b": "--workers and --hosts",
@@ -96,6 +97,7 @@ _MISUSES = {
     "slurm --requeue=3 --now pretrain": "--requeue",
     "kubernetes --image=i pretrain --workdir=runs/a": "--workdir=runs/a",
     "kubernetes --image=i pretrain --workdir=/data/a": "--claim",
+    "kubernetes --image=i pretrain --workdir runs/a": "--workdir=runs/a",
     "kubernetes --image=i --tpu=v5litepod-16 pretrain": "v5litepod-16",
     "kubernetes --image=i --tpu=v4-8 --nodes=2 pretrain": "--nodes",
     "serve --grpc_port=8501 gs://b/a": "8501",
@@ -147,13 +149,19 @@ def test_flags_are_checked_before_a_job_is_queued(project):
         # What is not here is not checked.
         ("--flagfile=/data/own.flags", 0),
         ("--loss=module:loss", 0),
+        ("--loss module:loss", 0),
         ("--epochs=-1", 2),
+        # Names of this package.
+        ("--encoder=keras:ResNet50 --epochs=-1", 2),
+        ("--augmentation=ablation:blur --dataset=folder:a --epochs=-1", 2),
+        ("--init_from=pretrained:digits-supcon-resnet10 --epochs=-1", 2),
+        ("--init_from=s3://b/r", 2),
     ],
 )
 def test_flags_are_checked_where_they_can_be(flag, status, tmp_path):
     check = [sys.executable, ROOT / "launch" / "check_flags.py", "pretrain"]
     done = processes.run(
-        [*check, "--workdir=w", flag], status=status, cwd=tmp_path
+        [*check, "--workdir=w", *flag.split()], status=status, cwd=tmp_path
     )
     assert done.stderr.count("\n") == (status != 0)
     assert not list(tmp_path.iterdir())

@@ -453,6 +453,11 @@ def _declaration(name: str) -> type[DatasetDeclaration]:
     return DATASETS.get(dataset_family(name), other)
 
 
+def is_own(name: str) -> bool:
+    """Whether a dataset's name is that of data of your own, `module:name`."""
+    return _declaration(name) is Own
+
+
 def read(name: str) -> DatasetDeclaration:
     """Returns a dataset's declaration, with what its name says."""
     try:
