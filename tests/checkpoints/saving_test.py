@@ -52,7 +52,6 @@ def test_changed_data_are_refused_by_count(tmp_path):
 
 def test_a_run_that_ended_after_the_first_check_is_kept(tmp_path):
     second = make_run(tmp_path, learning_rate=0.6)
-    checkpoints.check_workdir(second)
     write_steps(tmp_path, learning_rate=0.3)
     before = (tmp_path / "config.flags").read_bytes()
     with pytest.raises(errors.UserError, match="another experiment"):
