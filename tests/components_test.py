@@ -16,6 +16,7 @@ from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
+from tf_contrastive.config.schedule import SCHEDULES
 
 _RNG = np.random.default_rng(0)
 _Z = _RNG.normal(size=[6, 2, 4]).astype(np.float32)
@@ -106,11 +107,12 @@ def test_optimizer(name):
 @pytest.mark.parametrize("name", schedules_.SCHEDULES)
 def test_schedule(name):
     kind = schedules_.SCHEDULES[name]
-    options = kind.defaults()
+    declared = SCHEDULES[name]
     schedule = kind(0.3, **_RUN)
-    assert options.items() <= schedule.get_config().items()
+    assert declared.defaults().items() <= schedule.get_config().items()
     built = schedules_.build(name, **_PEAK, **_RUN)
-    changed = kind(0.3, **_RUN, warmup_epochs=1.5, floor=0.1, **_changed(kind))
+    options = {"warmup_epochs": 1.5, "floor": 0.1, **_changed(declared)}
+    changed = kind(0.3, **_RUN, **options)
     config = json.dumps(tf.keras.saving.serialize_keras_object(changed))
     again = tf.keras.saving.deserialize_keras_object(json.loads(config))
     for step in (0, 5, 20, 300, 700):

@@ -87,26 +87,28 @@ class Policy(declared.PolicyDeclaration):
     colors: tuple[int, ...] = dataclasses.field(default=(0, 1, 2), kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.channels is not None and not self.colors:
-            any_channels.report_left_out(self.label, self._operations)
         if self.image_size < 2:
             raise errors.UserError(
                 f"{errors.arg('image_size', self.image_size)}: must be at least"
                 " 2 pixels"
             )
-        count = 3 if self.channels is None else self.channels
-        distinct = {*self.colors} & {*range(count)}
-        if (
-            count < 1
-            or len(distinct) != len(self.colors)
-            or (len(distinct) not in (0, 3))
-        ):
-            raise errors.UserError(
-                f"colors={self.colors} of {errors.arg('channels', count)}: must"
-                " be three different ones, counted from 0, or ()"
-            )
         declared.check_channels(self, self.channels)
         super().__post_init__()
+        if self.channels is not None:
+            self._check_colors(self.channels)
+            if not self.colors:
+                any_channels.report_left_out(self.label, self._operations)
+
+    def _check_colors(self, channels: int) -> None:
+        """Raises `UserError` for colors that are not channels."""
+        known = {*self.colors} & {*range(channels)}
+        is_right = len(self.colors) == len(known) == 3
+        has_colors = any_channels.OnColors in map(type, self._on_channels)
+        if channels < 1 or (has_colors and not is_right):
+            raise errors.UserError(
+                f"colors={self.colors} of {errors.arg('channels', channels)}:"
+                " must be three different ones, counted from 0, or ()"
+            )
 
     @property
     def _crop(self) -> _Crop:
