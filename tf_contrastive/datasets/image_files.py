@@ -34,8 +34,6 @@ OWN = (
     f" {errors.arg('dataset', 'module:name')}"
 )
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
-# At most 18 digits, which fit into any integer.
-_INTEGER = re.compile(r"([-+]?)0*([0-9]{1,18})(\.0*)?")
 
 
 class Listing(NamedTuple):
@@ -120,7 +118,7 @@ def _read_labels(
     known = listing.column("label", split)
     codes = [number.get(x, -1) for x in known.dictionary.to_pylist()]
     # Larger ones are refused, by the number of classes.
-    of_code = np.minimum(codes, 2**31 - 1).astype(np.int32)
+    of_code = np.clip(codes, -2, 2**31 - 1).astype(np.int32)
     labels = of_code[known.indices.to_numpy()]
     lacking = labels < (-1 if reading.admits_unlabelled else 0)
     if lacking.any():
@@ -137,12 +135,11 @@ def _read_labels(
 
 
 def _integer(name: str, label: str) -> int:
-    match = _INTEGER.fullmatch(label)
-    if not match:
+    if not float(label).is_integer():
         raise errors.UserError(
             f"{name}: label {label[:20]}: write integers from 0, or names"
         )
-    return int(match[1] + match[2])
+    return int(float(label))
 
 
 def _spoken(name: str) -> str:
