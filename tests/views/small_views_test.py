@@ -102,9 +102,9 @@ def test_small_views_leave_the_large_ones_alone(monkeypatch):
     for name, pixels in both.items():
         np.testing.assert_allclose(found[name], pixels, atol=1e-5)
     # A small crop of 0.05 to 0.14 of 1000 x 1000 pixels, at 16 pixels.
-    halved = made.halvings(tf.constant([1000, 1000]), _SEEDS[0])
-    assert halved == 3
-    assert made.halvings(tf.constant([100, 100]), _SEEDS[0]) == 0
+    numbers = tf.nest.map_structure(lambda x: x[0], made.numbers(_SEEDS[:1]))
+    assert made.halvings(tf.constant([1000, 1000]), numbers) == 3
+    assert made.halvings(tf.constant([100, 100]), numbers) == 0
 
 
 # Flags -> what the error names, if it is not the flags.

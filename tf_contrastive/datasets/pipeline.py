@@ -56,12 +56,13 @@ class ViewMaker:
         image at a time.
       finish: (views float32 [b, V, S, S, K] with `extra` after their channels,
         seeds) -> input of a step, always in whole batches; None: the views.
-      halvings: (size int32 [2], seed int32 [2]) -> int32 []: how often a large
-        JPEG of a known size may be halved when it is decoded; None: not at all.
+      halvings: (size int32 [2], `numbers` of an image) -> int32 []: how often a
+        large JPEG of a known size may be halved when it is decoded; None, or
+        without `numbers`: not at all.
       extra_channels: channels of feature `extra` to take; None: all.
       numbers: seeds int32 [n, 2] -> random numbers, tensors [n, ...], which
-        `make` and, without n, `halvings` then get as their last argument: to
-        draw those of an image alone takes a tenth of its time. None: they draw.
+        `make` then gets as its last argument: to draw those of an image alone
+        takes a tenth of its time. None: it draws them.
     """
 
     make: Callable[..., tf.Tensor]
@@ -244,9 +245,8 @@ def _batches(
         index: tf.Tensor, key: tf.Tensor, record: Record, *numbers: Any
     ) -> tuple:
         record = lookup(index, record)
-        if one_by_one and views.halvings and "size" in record:
-            seed = _seeds(index, key)
-            record["halvings"] = views.halvings(record["size"], seed, *numbers)
+        if numbers and views.halvings and "size" in record:
+            record["halvings"] = views.halvings(record["size"], *numbers)
         example = source.decode(record)
         if "halvings" not in record:
             example["image"].set_shape(shape)

@@ -96,26 +96,19 @@ class Views:
 
     @_without_autograph
     def halvings(
-        self,
-        size: tf.Tensor,
-        seed: tf.Tensor,
-        numbers: dict[str, tf.Tensor] | None = None,
+        self, size: tf.Tensor, numbers: dict[str, tf.Tensor]
     ) -> tf.Tensor:
         """How often an image can be halved before it is cropped, int32 [].
 
         Each of its views is then still made of at least S x S pixels. Height
-        and width are int32 [2], as is the image's seed.
+        and width are int32 [2], the numbers of the image's views [V, k].
         """
-
-        def drawn() -> tf.Tensor:
-            given = self.numbers(seed[tf.newaxis])
-            if numbers is not None:
-                given = {k: u[tf.newaxis] for k, u in numbers.items()}
-            return self.policy.halvings(size[0], size[1], _of_views(given))
-
         # Most images are too small, whatever their crops.
-        is_large = tf.reduce_min(size) >= 2 * self.policy.image_size
-        return tf.cond(is_large, drawn, lambda: 0)
+        return tf.cond(
+            tf.reduce_min(size) >= 2 * self.policy.image_size,
+            lambda: self.policy.halvings(size[0], size[1], numbers),
+            lambda: 0,
+        )
 
 
 def _of_views(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -169,13 +162,10 @@ class RunViews:
         return made if len(made) > 1 else made[0]
 
     @_without_autograph
-    def halvings(
-        self, size: tf.Tensor, seed: tf.Tensor, numbers: Any = None
-    ) -> tf.Tensor:
+    def halvings(self, size: tf.Tensor, numbers: Any) -> tf.Tensor:
         """How often an image can be halved before it is cropped, int32 []."""
-        numbers = numbers or [None] * len(self._sizes)
         each = [
-            views.halvings(size, seed, drawn)
+            views.halvings(size, drawn)
             for views, drawn in zip(self._sizes, numbers, strict=True)
         ]
         return tf.reduce_min(each)
