@@ -1,10 +1,9 @@
 """Views of your own: a function image -> view, or a Keras layer of images."""
 
-import contextlib
 import dataclasses
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,12 +44,18 @@ class OwnOperation:
         if isinstance(self._part, tf.keras.layers.Layer):
             return self._checked(self._of_layer(pixels), 1)
         seeds = tf.cast(uniforms["own"] * _SEEDS, tf.int32)
-        with _caching_restored():
-            return tf.map_fn(
-                lambda row: self._view(*row),
-                (pixels, seeds),
-                fn_output_signature=tf.TensorSpec(self._shape, tf.float32),
-            )
+        count = pixels.shape[0] or tf.shape(pixels)[0]
+
+        def step(
+            i: tf.Tensor, views: tf.TensorArray
+        ) -> tuple[tf.Tensor, tf.TensorArray]:
+            return i + 1, views.write(i, self._view(pixels[i], seeds[i]))
+
+        # Not tf.map_fn: if the function fails in a graph, no strategy of
+        # several replicas can be entered any more.
+        start = tf.TensorArray(tf.float32, count, element_shape=self._shape)
+        _, views = tf.while_loop(lambda i, _: i < count, step, (0, start))
+        return views.stack()
 
     def _of_layer(self, pixels: tf.Tensor) -> tf.Tensor:
         layer = distribution.with_autograph(self._part)
@@ -132,22 +137,6 @@ class WholeView:
     def reduction(self, *_: Any) -> tf.Tensor:
         """A whole image is never halved, float32 [1]."""
         return tf.ones([1])
-
-
-@contextlib.contextmanager
-def _caching_restored() -> Iterator[None]:
-    """Undoes what `tf.map_fn` leaves behind if its function fails.
-
-    No strategy of several replicas could be entered after that.
-    """
-    scope = tf.compat.v1.get_variable_scope()
-    before = scope.caching_device
-    try:
-        yield
-    except BaseException:
-        if not tf.executing_eagerly():
-            scope.set_caching_device(before)
-        raise
 
 
 def _takes_training(call: Callable[..., Any]) -> bool:
