@@ -76,14 +76,12 @@ def find(
         is_known = (same["key"] == keys) & (stats[:, 0] >= 0)
         is_known &= (same["stat"] == stats).all(axis=1)
     if not is_known.all():
-        unknown = np.flatnonzero(~is_known)
-        _, firsts = np.unique(keys[unknown], return_index=True)
-        unknown = unknown[np.sort(firsts)]
-        new = np.zeros([len(unknown)], entry)
-        new["key"], new["stat"] = keys[unknown], stats[unknown]
         is_new = np.zeros([len(keys)], bool)
-        is_new[unknown] = True
+        is_new[np.unique(keys, return_index=True)[1]] = True
+        is_new &= ~is_known
         chosen = [*itertools.compress(paths, is_new)]
+        new = np.zeros([len(chosen)], entry)
+        new["key"], new["stat"] = keys[is_new], stats[is_new]
         new["row"] = _read(chosen, read, form, what, threads)
         others = known[~np.isin(known["key"], new["key"])]
         known = np.concatenate([others, new])
