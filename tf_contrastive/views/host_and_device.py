@@ -140,11 +140,6 @@ class RunViews:
             self._sizes.append(small)
 
     @_without_autograph
-    def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> Any:
-        """Makes what the step takes of images, by seeds int32 [n, 2]."""
-        return self.finish(self.geometric(images, seeds), seeds)
-
-    @_without_autograph
     def numbers(self, seeds: tf.Tensor) -> tuple[dict[str, tf.Tensor], ...]:
         """Draws the numbers of `geometric`, for views of each size."""
         return tuple(views.numbers(seeds) for views in self._sizes)
