@@ -49,8 +49,7 @@ def run(options: Explore) -> int:
     sources, reading = _open(options)
     asked = queries = None
     if e.query:
-        paths = datasets.find_images(e.query, reading)
-        asked = datasets.from_paths(paths, reading)
+        asked = datasets.from_path(e.query, reading)
     encoder = exporting.load(e.workdir or e.saved_model)
 
     def embed(source: datasets.Source, title: str) -> images.Split:

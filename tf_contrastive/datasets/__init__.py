@@ -8,8 +8,7 @@ from tf_contrastive.datasets.array_source import from_arrays
 from tf_contrastive.datasets.color_statistics import channel_statistics
 from tf_contrastive.datasets.decoding import without_python
 from tf_contrastive.datasets.description import contact_sheet
-from tf_contrastive.datasets.folders import find_images
-from tf_contrastive.datasets.image_files import from_paths
+from tf_contrastive.datasets.folders import from_path
 from tf_contrastive.datasets.opening import load, name_unreadable, source
 from tf_contrastive.datasets.overlap import check_disjoint, find_overlap
 from tf_contrastive.datasets.own_data import from_dataset
@@ -37,11 +36,10 @@ __all__ = [
     "contact_sheet",
     "evaluation_batches",
     "evaluation_part",
-    "find_images",
     "find_overlap",
     "from_arrays",
     "from_dataset",
-    "from_paths",
+    "from_path",
     "in_memory",
     "load",
     "name_unreadable",

@@ -4,6 +4,7 @@ A folder of images alone, or of one folder, has no classes. What may be read in
 two ways is refused.
 """
 
+import dataclasses
 import os
 import sys
 from collections import Counter
@@ -114,23 +115,6 @@ def walk(root: str, reading: Reading = _READING) -> tuple[list[str], list[str]]:
             " UTF-8: rename it"
         ) from None
     return images, others
-
-
-def find_images(path: str, reading: Reading = _READING) -> list[str]:
-    """Returns the image files in a folder, or a path that is not a folder.
-
-    Raises:
-      UserError: if the folder has none.
-    """
-    path = os.path.expanduser(path)
-    if not tf.io.gfile.isdir(path):
-        return [path]
-    names = walk(path, reading)[0]
-    if not names:
-        raise errors.UserError(
-            f"{path} has no images: name files, or another folder"
-        )
-    return [os.path.join(path, name) for name in names]
 
 
 def _extensions(names: Iterable[str]) -> str:
@@ -269,3 +253,29 @@ def open_folder(
         )
     listing = _list(name, path, access.reading)
     return image_files.open_listing(name, split, access.reading, listing)
+
+
+def from_path(path: str, reading: Reading = _READING) -> Source:
+    """Opens all images of a folder, or an image, without labels.
+
+    Raises:
+      UserError: if there are none that can be read.
+    """
+    path = os.path.expanduser(path)
+    names = [path]
+    if tf.io.gfile.isdir(path):
+        names = [os.path.join(path, name) for name in walk(path, reading)[0]]
+    if not names:
+        raise errors.UserError(
+            f"{path} has no images: name an image, or another folder"
+        )
+    array, none = paths.array_of(names), paths.array_of([""] * len(names))
+    split = paths.array_of(["train"] * len(names))
+    columns = {"path": array, "name": array, "label": none, "split": split}
+    # What is remembered of the folder's files must not become that of these.
+    place = f"paths in {os.path.dirname(names[0])}"
+    listing = Listing(place, pa.table(columns), {})
+    every = dataclasses.replace(
+        reading, max_bad_images=len(names), test_fraction=0.0
+    )
+    return image_files.open_listing("images", "train", every, listing)

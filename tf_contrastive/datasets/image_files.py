@@ -6,7 +6,6 @@ when they are decoded, so that any number of them is shuffled as a whole.
 
 import dataclasses
 import functools
-import os
 import re
 import unicodedata
 from typing import NamedTuple
@@ -273,23 +272,3 @@ def open_listing(
     chosen = chosen.take(good) if bad else chosen
     whole = in_memory(rows, decode, info, paths=chosen)
     return dataclasses.replace(whole, digests=found["digest"].copy())
-
-
-def from_paths(files: list[str], reading: Reading) -> Source:
-    """Opens images by their paths, in order; unreadable ones are left out.
-
-    Raises:
-      UserError: if none can be read.
-    """
-    if not files:
-        raise errors.UserError("there are no images: name files or a folder")
-    every = dataclasses.replace(
-        reading, max_bad_images=len(files), test_fraction=0.0
-    )
-    # What is remembered of a folder's files must not become that of these.
-    place = f"paths in {os.path.dirname(files[0])}"
-    array, none = paths.array_of(files), paths.array_of([""] * len(files))
-    split = paths.array_of(["train"] * len(files))
-    columns = {"path": array, "name": array, "label": none, "split": split}
-    listing = Listing(place, pa.table(columns), {})
-    return open_listing("images", "train", every, listing)
