@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,11 @@ class OwnOperation:
     def _of_layer(self, pixels: tf.Tensor) -> tf.Tensor:
         layer = distribution.with_autograph(self._part)
         # Some of KerasCV do not take it.
-        takes_training = _takes_training(type(self._part).__call__)
+        call = inspect.signature(type(self._part).__call__)
+        takes_training = any(
+            p.name == "training" or p.kind is p.VAR_KEYWORD
+            for p in call.parameters.values()
+        )
         options = {"training": True} if takes_training else {}
         views = layer(pixels, **options)
         if getattr(self._part, "trainable_variables", None):
@@ -137,13 +141,6 @@ class WholeView:
     def reduction(self, *_: Any) -> tf.Tensor:
         """A whole image is never halved, float32 [1]."""
         return tf.ones([1])
-
-
-def _takes_training(call: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(call).parameters
-    return "training" in parameters or any(
-        p.kind is p.VAR_KEYWORD for p in parameters.values()
-    )
 
 
 def _states() -> tuple[Any, ...]:
