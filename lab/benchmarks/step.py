@@ -18,7 +18,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import speed
 from tf_contrastive.model import networks
-from tf_contrastive.model.small_views import any_size
+from tf_contrastive.model.small_views import take_any_size
 from tf_contrastive.views.host_and_device import from_wire
 
 # Steps that build graphs and fill pipelines, before anything is timed.
@@ -119,7 +119,8 @@ def both_passes(encoder: tf.keras.Model, data: Any) -> list[tf.Tensor]:
     sizes = [inputs[0] if isinstance(inputs, tuple) else inputs]
     if isinstance(inputs, dict):
         sizes = [inputs["views"], inputs["small_views"]]
-    with tf.GradientTape() as tape, any_size(encoder):
+    take_any_size(encoder)
+    with tf.GradientTape() as tape:
         total = tf.zeros([])
         for views in sizes:
             images = tf.reshape(from_wire(views), [-1, *views.shape[2:]])

@@ -13,7 +13,6 @@ from tf_contrastive.config.pretrain import Pretrain, resolve
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.doctor import inspection, memory, smoke, speed
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.model.small_views import any_size
 
 _RNG = np.random.default_rng(0)
 _LARGE = _RNG.uniform(0.0, 0.6, [8, 2, 12, 12, 3]).astype(np.float32)
@@ -74,16 +73,6 @@ def test_the_loss_has_all_views_and_the_features_the_large_ones():
     for data in (tf.data.Dataset.from_tensors(_BOTH), iter([(_BOTH,)])):
         found = model.evaluate(data, verbose=0, return_dict=True)["loss"]
         np.testing.assert_allclose(found, loss, rtol=1e-5)
-    # Threads of replicas leave in any order.
-    threads = [any_size(model.encoder) for _ in range(2)]
-    for thread in threads:
-        thread.__enter__()
-    threads[0].__exit__(None, None, None)
-    assert model.encoder(_SMALL[0]).shape == (3, 4)
-    threads[1].__exit__(None, None, None)
-    # The encoder still refuses images of another size.
-    with pytest.raises(ValueError, match="is incompatible"):
-        model.encoder(_SMALL[0])
 
 
 def _of_side(side, encoder):

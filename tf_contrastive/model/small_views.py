@@ -3,10 +3,7 @@
 Multi-crop (Caron et al. 2020, SwAV, section 2.3).
 """
 
-import collections
-import contextlib
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -52,43 +49,23 @@ class SmallViews(ContrastiveStep):
         large = super().features(batch, training)
         if batch.small_views is None:
             return large
-        with any_size(self.encoder):
-            try:
-                small = self.features_of(batch.small_views, training)
-            except ValueError as error:
-                _, height, width, _ = self.encoder.input_shape
-                small_height, small_width = batch.small_views.shape[2:4]
-                raise errors.UserError(
-                    f"encoder {self.encoder.name} takes images of {height} x"
-                    f" {width} pixels alone, and no small views of"
-                    f" {small_height} x {small_width}: use a convolutional"
-                    " network with a global average"
-                ) from error
+        take_any_size(self.encoder)
+        try:
+            small = self.features_of(batch.small_views, training)
+        except ValueError as error:
+            _, height, width, _ = self.encoder.input_shape
+            small_height, small_width = batch.small_views.shape[2:4]
+            raise errors.UserError(
+                f"encoder {self.encoder.name} takes images of {height} x"
+                f" {width} pixels alone, and no small views of {small_height} x"
+                f" {small_width}: use a convolutional network with a global"
+                " average"
+            ) from error
         return tf.concat([large, small], axis=1)
 
 
-# Of a network: for each thread in `any_size`, what its models declared then.
-_declared: dict[int, list[Any]] = collections.defaultdict(list)
-_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def any_size(network: tf.keras.Model) -> Iterator[None]:
-    """Lets a network of Keras take images of another size than it declares.
-
-    Threads of several replicas may be in it at once: the last one to leave
-    restores what the first one has found.
-    """
-    parts = network, *network.submodules
-    models = [x for x in parts if isinstance(x, tf.keras.Model)]
-    declared = _declared[id(network)]
-    with _lock:
-        declared.append([(model, model.input_spec) for model in models])
-        for model in models:
-            model.input_spec = None
-    try:
-        yield
-    finally:
-        with _lock:
-            for model, spec in declared.pop():
-                model.input_spec = spec
+def take_any_size(network: tf.keras.Model) -> None:
+    """Lets a network of Keras take images of another size than it declares."""
+    for part in (network, *network.submodules):
+        if isinstance(part, tf.keras.Model):
+            part.input_spec = None
