@@ -26,15 +26,7 @@ _NAMES = ("auto", "default", "mirrored", "multiworker", "tpu")
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this is the process that writes checkpoints and logs."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
-        return True
-    if resolver.task_type == "worker":
-        return (
-            "chief" not in resolver.cluster_spec().jobs
-            and resolver.task_id == 0
-        )
-    return resolver.task_type == "chief"
+    return strategy.extended.should_checkpoint
 
 
 def gpu_capability(
