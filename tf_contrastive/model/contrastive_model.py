@@ -1,7 +1,8 @@
 """The model: the plain training step and its features.
 
 Each base of `ContrastiveModel` is a feature in a module of its own. Without the
-module, and its line here, the feature is gone and nothing else.
+module, and its line here, the feature is gone and nothing else, except for what
+callbacks read of the last three.
 """
 
 from tf_contrastive.model.averaged_encoder import AveragedEncoder

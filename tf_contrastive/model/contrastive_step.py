@@ -9,7 +9,6 @@ replica's memory (`images_at_once`).
 """
 
 import contextlib
-import dataclasses
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -81,16 +80,6 @@ class Trained(NamedTuple):
 
     variables: list[tf.Variable]
     optimizer: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class NonFiniteSteps:
-    """Steps whose loss or gradient was not finite."""
-
-    count: int = 0  # Of the replica that had most.
-    step: int = 0  # The first of them, counted from 1.
-    replicas: tuple[int, ...] = ()  # Those on which that step was not finite.
-    only_probe: bool = False  # Whether the encoder's part of it was finite.
 
 
 class ContrastiveStep(tf.keras.Model):
@@ -208,21 +197,6 @@ class ContrastiveStep(tf.keras.Model):
     def trained(self) -> dict[str, Trained]:
         """Loss in the results of a step -> what it trains."""
         return {"loss": Trained(self.pretrained_variables, self.optimizer)}
-
-    # ---- What the host reads ----
-
-    @property
-    def input_wait_seconds(self) -> float:
-        """Seconds that steps have waited for their input, where measured."""
-        return 0.0
-
-    def skipped_steps(self) -> int:
-        """Returns how many steps of this process did not train the encoder."""
-        return 0
-
-    def non_finite_steps(self) -> NonFiniteSteps:
-        """Returns the non-finite steps so far, where they are recorded."""
-        return NonFiniteSteps()
 
     # ---- The step ----
 

@@ -4,6 +4,7 @@ A replica records its own steps without asking the others; the records are
 combined when the host reads them.
 """
 
+import dataclasses
 import itertools
 import types
 from typing import Any
@@ -16,9 +17,18 @@ from tf_contrastive.distribution import joined
 from tf_contrastive.model.contrastive_step import (
     ContrastiveStep,
     Gradients,
-    NonFiniteSteps,
     Results,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class NonFiniteSteps:
+    """Steps whose loss or gradient was not finite."""
+
+    count: int = 0  # Of the replica that had most.
+    step: int = 0  # The first of them, counted from 1.
+    replicas: tuple[int, ...] = ()  # Those on which that step was not finite.
+    only_probe: bool = False  # Whether the encoder's part of it was finite.
 
 
 class NonFinite(ContrastiveStep):
