@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive.losses import contrastive_metrics
+from tf_contrastive.losses import contrastive_metrics, similarity
 
 _RNG = np.random.default_rng(0)
 _BATCH, _VIEWS, _TEMPERATURE = 7, 2, 0.3
@@ -51,18 +51,17 @@ def _by_hand(z, labels, normalize):
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("labels", [None, _LABELS])
-def test_equal_the_loops(labels, normalize):
+def test_equal_the_loops(labels, normalize, monkeypatch):
     z = _RNG.normal(size=[_BATCH, _VIEWS, 4]).astype(np.float32)
     z[1, 1] = z[1, 0] + 0.1
     kinds = np.arange(_BATCH) if labels is None else labels
     expected = _by_hand(z, kinds, normalize)
-    for block_size in (None, 5):
+    for anchors_at_a_time in (128, 5):
+        monkeypatch.setattr(
+            similarity, "rows_per_block", lambda *_, n=anchors_at_a_time: n
+        )
         found = contrastive_metrics.contrastive_task(
-            z,
-            labels,
-            temperature=_TEMPERATURE,
-            normalize=normalize,
-            block_size=block_size,
+            z, labels, temperature=_TEMPERATURE, normalize=normalize
         )
         assert tuple(found) == contrastive_metrics.NAMES
         for name, value in expected.items():

@@ -38,7 +38,6 @@ def contrastive_task(
     *,
     temperature: float | None = None,
     normalize: bool = True,
-    block_size: int | None = None,
     unlabelled: bool = False,
     small_views: int = 0,
 ) -> dict[str, tf.Tensor]:
@@ -49,7 +48,6 @@ def contrastive_task(
       labels: int [B] or multi-hot [B, C] if positives are of the same class;
         None: the other views of the image.
       temperature, normalize: the loss's; None: NT-Xent's default.
-      block_size: anchors compared at a time; None: automatic.
       unlabelled: whether labels may be -1, for images without one.
       small_views: of the views, the last ones, which are anchors only.
 
@@ -85,7 +83,6 @@ def contrastive_task(
         normalize=normalize,
         unlabelled=unlabelled,
         small_views=small_views,
-        block_size=block_size,
     )
     anchors = similarity.EmbeddingSet(*(x[:MAX_ANCHORS] for x in batch.anchors))
     rows = similarity.scan(
