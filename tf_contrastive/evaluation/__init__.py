@@ -25,7 +25,6 @@ _NAMES = {
         "eleven_point_average_precision",
         "expected_calibration_error",
         "mean_corruption_error",
-        "mean_error",
         "reliability",
     ),
     "projections": ("contrastive_accuracy", "kl_lower_bound"),

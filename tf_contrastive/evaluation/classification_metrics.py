@@ -144,12 +144,6 @@ def _check_errors(
     return arrays
 
 
-def mean_error(errors: Mapping[str, Sequence[float]]) -> float:
-    """Mean over corruptions and severities, in percent, of error fractions."""
-    checked = _check_errors("errors", errors)
-    return 100 * float(np.mean([e.mean() for e in checked.values()]))
-
-
 def mean_corruption_error(
     errors: Mapping[str, Sequence[float]],
     clean_error: float | None = None,

@@ -122,7 +122,7 @@ def measure(
             "clean_top1_interval": statistics.interval(clean.correct),
             "accuracy": (1 - errors).mean(axis=0).tolist(),
             "accuracy_interval": [statistics.interval(f) for f in fractions],
-            "mean_error": classification_metrics.mean_error(by_name),
+            "mean_error": 100 * float(errors.mean()),
             **relative,
             **{f"error_{name}": row for name, row in by_name.items()},
             "classifier": classifier,
