@@ -8,6 +8,7 @@ divergence by SINCERE's loss. Feeney and Hughes 2024, theorem 11.
 from typing import Any
 
 import numpy as np
+import scipy.special
 import tensorflow as tf
 
 from tf_contrastive import classifiers, losses
@@ -67,12 +68,8 @@ def contrastive_accuracy(
                 logits = z[rows[own], view] @ candidates.T / temperature
                 every = np.arange(len(logits))
                 right = logits[every, own]
-                shifted = logits - logits.max(axis=1, keepdims=True)
-                e = np.exp(shifted)
-                total = e.sum(axis=1)
-                entropies.append(
-                    np.log(total) - (e * shifted).sum(axis=1) / total
-                )
+                candidate = scipy.special.softmax(logits, axis=1)
+                entropies.append(scipy.special.entr(candidate).sum(axis=1))
                 logits[every, own] = -np.inf
                 hits[rows[own], view] = right > logits.max(axis=1)
     return {
