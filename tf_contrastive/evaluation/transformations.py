@@ -135,18 +135,11 @@ def measure(
     seed: int,
 ) -> Measurement:
     """Predicts transformations from h and, if there is a projection, from z."""
-    sizes = {"train": transforms_train, "test": transforms_test}
-    rows = {
-        split: view_embeddings.sample(
-            context.data.source(split).info.num_examples, size, seed
-        )
-        for split, size in sizes.items()
-    }
-
-    def images(split: str) -> Iterable[tuple[Any, Any]]:
-        return view_embeddings.select(
-            context.images(context.data.source(split)), rows[split]
-        )
+    sources = {}
+    for split, size in (("train", transforms_train), ("test", transforms_test)):
+        source = context.data.source(split)
+        rows = view_embeddings.sample(source.info.num_examples, size, seed)
+        sources[split] = source.select(rows)
 
     def seed_of(task: str, split: str) -> int:
         return 100 * seed + 2 * list(TASKS).index(task) + (split == "test")
@@ -155,12 +148,17 @@ def measure(
     embedded = context.subject.embed_batches(
         batch
         for task in TASKS
-        for split in rows
-        for batch in transformed(images(split), task, seed_of(task, split))
+        for split, source in sources.items()
+        for batch in transformed(
+            context.images(source), task, seed_of(task, split)
+        )
     )
     metrics: dict[str, Any] = {}
     for task in TASKS:
-        arrays = [_take(embedded, len(rows[split])) for split in rows]
+        arrays = [
+            _take(embedded, source.info.num_examples)
+            for source in sources.values()
+        ]
         spaces = {"h": arrays}
         if context.subject.projection is not None:
             spaces["z"] = [(context.project(h), kinds) for h, kinds in arrays]

@@ -9,7 +9,6 @@ from tf_contrastive import classifiers, losses
 from tf_contrastive.base import errors
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.evaluation.subject import Batches
 
 
 class ViewEmbeddings(NamedTuple):
@@ -29,13 +28,21 @@ def embed_views(
     seed.
     """
 
+    test = context.data.test
+
+    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        rows = sample(test.info.num_examples, examples, seed)
+        start = 0
+        for views, labels in context.views(test):
+            is_chosen = np.isin(np.arange(len(labels)) + start, rows)
+            start += len(labels)
+            if is_chosen.any():
+                views = np.asarray(views)[is_chosen]
+                labels = np.asarray(labels)[is_chosen]
+                yield views.reshape([-1, *views.shape[2:]]), labels.repeat(2)
+
     def embed() -> ViewEmbeddings:
-        rows = sample(context.data.test.info.num_examples, examples, seed)
-        batches = select(context.views(context.data.test), rows)
-        h, labels = context.subject.embed(
-            (views.reshape([-1, *views.shape[2:]]), np.repeat(labels, 2))
-            for views, labels in batches
-        )
+        h, labels = context.subject.embed(batches())
         classifiers.check_embeddings("embeddings of views", h)
         z = None
         if context.subject.projection is not None:
@@ -49,23 +56,6 @@ def sample(count: int, size: int, seed: int) -> np.ndarray:
     """Returns at most `size` random rows out of `count`, increasing."""
     rows = np.random.RandomState(seed % 2**32).permutation(count)[:size]
     return np.sort(rows)
-
-
-def select(
-    batches: Batches, rows: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the given rows, int, increasing, of batches of (pixels, labels).
-
-    The first row of the first batch is row 0.
-    """
-    start = 0
-    for pixels, labels in batches:
-        end = start + len(labels)
-        part = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)]
-        if len(part):
-            part = part - start
-            yield np.asarray(pixels)[part], np.asarray(labels)[part]
-        start = end
 
 
 def check_views(
