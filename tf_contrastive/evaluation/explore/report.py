@@ -89,10 +89,16 @@ def explore(
         "queries": [],
     }
     if queries:
-        places = _search(bank, queries.embeddings, options.neighbors)
+        parts = classifiers.nearest_neighbors(
+            bank,
+            queries.embeddings,
+            min(options.neighbors, count),
+            cosine=True,
+        )
+        places = map(np.concatenate, zip(*parts, strict=True))
         content["queries"] = [
-            {"name": name, "neighbors": scored(*found)}
-            for name, *found in zip(queries.names, *places, strict=True)
+            {"name": name, "neighbors": scored(rows, cosines)}
+            for name, cosines, rows in zip(queries.names, *places, strict=True)
         ]
     if voters:
         votes = findings.vote(
@@ -179,17 +185,6 @@ def _near_groups(
     found = [(rows, least[near[rows[0]]]) for rows in findings.groups(near)]
     # Groups of exact copies alone have no pair.
     return [group for group in found if np.isfinite(group[1])]
-
-
-def _search(
-    bank: np.ndarray, queries: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (rows, cosines) of the neighbours of queries, [q, k] each."""
-    parts = classifiers.nearest_neighbors(
-        bank, queries, min(k, len(bank)), cosine=True
-    )
-    cosines, rows = map(np.concatenate, zip(*parts, strict=True))
-    return rows, cosines
 
 
 def _map(h: np.ndarray, options: Exploration) -> dict[str, Any]:
