@@ -8,7 +8,6 @@ import tensorflow as tf
 from sklearn import linear_model
 
 from tf_contrastive import datasets, embedding, evaluation
-from tf_contrastive.base import errors
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import logistic, protocols
@@ -268,5 +267,3 @@ def test_missing_datasets_are_named(monkeypatch):
     assert "not prepared in" in protocols.missing(
         "transfer", digit_networks.subject()
     )
-    with pytest.raises(errors.UserError, match="data_dir"):
-        contexts.measure("transfer", digit_networks.subject())

@@ -7,7 +7,7 @@ time and memory that do not grow with the test set. RandomState is used because
 its stream is stable across NumPy versions.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ _ROUNDING = 1e-9
 # Resamples of confidence intervals, and draws of permutation tests.
 _RESAMPLES = 1000
 _DRAWS = 100_000
-
-Verdict = Literal["better", "worse", "tied"]
 
 
 def _scores(name: str, correct: np.ndarray) -> np.ndarray:
@@ -201,7 +199,7 @@ def permutation_test(
     return {"difference": observed, "p_value": hits / draws}
 
 
-def verdict(low: float, high: float, p_value: float) -> Verdict:
+def verdict(low: float, high: float, p_value: float) -> str:
     """Returns whether A is "better" or "worse" than B, or "tied" with it.
 
     It is "tied" unless both find a difference at the 5 % level: the interval
