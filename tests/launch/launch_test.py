@@ -100,6 +100,8 @@ _MISUSES = {
     "kubernetes --image=i pretrain --workdir runs/a": "--workdir=runs/a",
     "kubernetes --image=i --tpu=v5litepod-16 pretrain": "v5litepod-16",
     "kubernetes --image=i --tpu=v4-8 --nodes=2 pretrain": "--nodes",
+    "serve": "no folder of an export",
+    "serve --port=1 a": "--port=1",
     "serve --grpc_port=8501 gs://b/a": "8501",
     "tpu_vm_host logs --folow": "--folow",
     "tensorboard a b": "argument b",
