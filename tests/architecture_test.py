@@ -5,8 +5,6 @@ import graphlib
 import re
 from pathlib import Path
 
-import processes
-
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGE = _ROOT / "tf_contrastive"
 
@@ -174,9 +172,3 @@ def test_the_package_has_few_parts_on_few_floors():
     assert len(entries) <= 24, sorted(entries)
     assert len(_FLOORS) <= 9
     assert set(_FLOOR) == entries - {"__main__"}
-
-
-def test_the_command_line_starts_without_tensorflow():
-    code = "import tf_contrastive.__main__, sys"
-    code += "; sys.exit('tensorflow' in sys.modules)"
-    processes.run(processes.python(code))
