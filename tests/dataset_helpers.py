@@ -10,6 +10,7 @@ from PIL import Image
 
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import ImageNet100
 
 
@@ -93,6 +94,19 @@ def read(source):
 
 def labels(source):
     return [int(example["label"]) for example in read(source)]
+
+
+def understood(name, split="train", **reading):
+    """Number of an image of `picture` -> its class, None: without a label."""
+    source = datasets.source(name, split, reading=Reading(**reading))
+    known = {np.asarray(picture(i)).tobytes(): i for i in range(20)}
+    names = source.info.label_names
+    classes = {}
+    for example in read(source):
+        label = example.get("label")
+        image = known[example["image"].tobytes()]
+        classes[image] = names[label] if names and label is not None else label
+    return classes
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from dataset_helpers import (
     picture,
     read,
     refused,
+    understood,
     write,
 )
 
@@ -116,35 +117,15 @@ def test_names_of_images_are_utf_8(tmp_path):
         refused("UTF-8", "caf", str(root), name=f"folder:{root}")
 
 
-def tree(root, *names):
-    """Writes an image at each name, or a text if it ends otherwise."""
-    for number, name in enumerate(names):
-        is_image = name.endswith(".png")
-        write(root / name, encoded(picture(number)) if is_image else b"text")
-    return f"folder:{root}"
-
-
-def understood(name, split="train", **reading):
-    """Returns name of a class, or None -> numbers of its images in `tree`."""
-    source = datasets.source(name, split, reading=Reading(**reading))
-    known = {np.asarray(picture(i)).tobytes(): i for i in range(20)}
-    names = source.info.label_names
-    classes: dict = {}
-    for example in read(source):
-        label = names[example["label"]] if names else None
-        classes.setdefault(label, []).append(known[example["image"].tobytes()])
-    return {label: sorted(images) for label, images in classes.items()}
-
-
 _TRAINED = "train/a/1.png train/b/1.png"
-# Names of images in their order -> (name of a class -> numbers of its images, a
-# word of the warning or error; the split, if it is not train). Of {}, which are
-# refused, the error has the word; no word: no warning.
+# Names of images in their order, and of texts -> (number of an image -> its
+# class, a word of the warning or error; the split, if it is not train). Of {},
+# which are refused, the error has the word; no word: no warning.
 _TREES = {
-    "1.png 2.png a.txt": ({None: [0, 1]}, ""),
-    "all/1.png all/2.png": ({None: [0, 1]}, ""),
+    "1.png 2.png a.txt": ({0: None, 1: None}, ""),
+    "all/1.png all/2.png": ({0: None, 1: None}, ""),
     "seg_train/a/1.png seg_test/a/1.png seg_pred/1.png": ({}, "seg_train"),
-    "test_a/1.png train_b/1.png": ({"test_a": [0], "train_b": [1]}, ""),
+    "test_a/1.png train_b/1.png": ({0: "test_a", 1: "train_b"}, ""),
     "Train/1.png bus/1.png": ({}, "rename Train"),
     f"{_TRAINED} test/a/1.png x.png": ({}, "x.png"),
     "training/a/1.png Train/b/1.png": ({}, "training"),
@@ -154,23 +135,23 @@ _TREES = {
     "images/cat/1.png images/dog/1.png": ({}, "in folders cat, dog"),
     # As in Tiny ImageNet.
     "train/a/images/1.png train/b/images/1.png val/images/1.png": (
-        *({None: [2]}, "", "val"),
+        *({2: None}, "", "val"),
     ),
     # The only class of train is one of test.
-    "train/good/1.png test/bad/1.png test/good/1.png": ({"good": [0]}, ""),
+    "train/good/1.png test/bad/1.png test/good/1.png": ({0: "good"}, ""),
     "00000/1.png 00001/1.png 00000.parquet": ({}, "00000"),  # Shards.
-    "A/1.png a/1.png b/1.png": ({"A": [0], "a": [1], "b": [2]}, ""),
+    "A/1.png a/1.png b/1.png": ({0: "A", 1: "a", 2: "b"}, ""),
     # Two forms of Unicode.
     "train/caf\u00e9/1.png train/x/2.png test/cafe\u0301/3.png test/x/4.png": (
         *({}, "cafe\\u0301", "test"),
     ),
     "a/1.png b/2.png a/@eaDir/1.png/thumb.png #recycle/x.png lost+found/x.png"
-    " .thumbnails/x.png a/._1.png __MACOSX/a/x.png": ({"a": [0], "b": [1]}, ""),
+    " .thumbnails/x.png a/._1.png __MACOSX/a/x.png": ({0: "a", 1: "b"}, ""),
     f"{_TRAINED} test/a/1.png test/c/1.png": (
-        *({"a": [2], "c": [3]}, "1 of the 2 classes of test", "test"),
+        *({2: "a", 3: "c"}, "1 of the 2 classes of test", "test"),
     ),
     "a/1.png b/2.png b/3.heic": (
-        *({"a": [0], "b": [1]}, "HEIC needs pillow_heif"),
+        *({0: "a", 1: "b"}, "HEIC needs pillow_heif"),
     ),
     "a/x.txt b/y.txt": ({}, "2 .txt"),
     "a\nb/1.png c/1.png": ({}, "'a\\nb'"),
@@ -181,7 +162,11 @@ _TREES = {
 def test_trees_are_read_in_one_way_or_refused(names, tmp_path, caplog):
     expected, word, *given = _TREES[names]
     (split,) = given or ("train",)
-    name = tree(tmp_path, *names.split(" "))
+    for number, path in enumerate(names.split(" ")):
+        is_image = path.endswith(".png")
+        content = encoded(picture(number)) if is_image else b"text"
+        write(tmp_path / path, content)
+    name = f"folder:{tmp_path}"
     if not expected:
         refused(word, name=name, split=split)
         return

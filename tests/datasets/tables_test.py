@@ -2,9 +2,16 @@
 
 import codecs
 
-import numpy as np
 import pytest
-from dataset_helpers import csv, encoded, labels, picture, read, refused, write
+from dataset_helpers import (
+    csv,
+    encoded,
+    labels,
+    picture,
+    refused,
+    understood,
+    write,
+)
 from image_helpers import write_records
 
 from tf_contrastive import datasets
@@ -16,19 +23,6 @@ def five(tmp_path):
     for i in range(5):
         write(tmp_path / "images" / f"{i}.png", encoded(picture(i)))
     return tmp_path
-
-
-def understood(name, split="train", **reading):
-    """Returns number of an image -> its class; None for all: no labels."""
-    source = datasets.source(name, split, reading=Reading(**reading))
-    known = {np.asarray(picture(i)).tobytes(): i for i in range(5)}
-    names = source.info.label_names
-    classes = {}
-    for example in read(source):
-        label = example.get("label")
-        image = known[example["image"].tobytes()]
-        classes[image] = names[label] if names and label is not None else label
-    return classes
 
 
 def test_classes_are_limited(five):
