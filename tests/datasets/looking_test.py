@@ -13,7 +13,6 @@ from dataset_helpers import (
     class_folders,
     csv,
     encoded,
-    labels,
     picture,
     read,
     refused,
@@ -164,22 +163,6 @@ def test_scans_of_a_jpeg_are_limited(tmp_path):
 
 
 # ---- What is remembered ------------------------------------------------------
-
-
-def test_unreadable_images_are_left_out_and_named(tmp_path):
-    class_folders(tmp_path)
-    bad = {
-        write(tmp_path / "cat" / "bad1.jpg", truncated_jpeg()),
-        write(tmp_path / "dog" / "bad2.png", encoded(picture(1))[:-40]),
-        write(tmp_path / "dog" / "bad3.jpg", b""),
-        write(tmp_path / "dog" / "bad4.gif", b"<html>not found</html>"),
-    }
-    name = f"folder:{tmp_path}"
-    source = datasets.source(name)
-    assert set(source.info.bad_images) == {*map(str, bad)}
-    assert labels(source) == [0, 0, 0, 1, 1, 1]
-    words = "4 of 10 images", "max_bad_images=3", "bad1.jpg", "max_bad_images=4"
-    refused(*words, name=name, reading=Reading(max_bad_images=3))
 
 
 @pytest.fixture
