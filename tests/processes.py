@@ -29,6 +29,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PIPE = subprocess.PIPE
 # Seconds. Generous, since other tests keep the machine busy.
 LIMIT = 300.0
+# A program that saves after SIGINT or SIGTERM, as a run does.
+SAVES = """
+import os, signal
+def save(number, frame):
+    # print is not reentrant, and the signal may have interrupted one.
+    os.write(2, f"saved after {signal.Signals(number).name}\\n".encode())
+    os._exit(42)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, save)
+print("ready", flush=True)
+signal.pause()
+"""
 
 
 def main(*words):

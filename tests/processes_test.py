@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 
 import processes as programs
 import pytest
@@ -53,34 +52,17 @@ def test_python_m_finds_the_modules_of_packages_first(folder, tmp_path):
     assert {name for name in executed if "." not in name} == {"mine"}
 
 
-_COMMAND = """
-import os, signal, sys
-def save(number, frame):
-    # print is not reentrant, and the signal may have interrupted one.
-    os.write(2, f"saved after {signal.Signals(number).name}\\n".encode())
-    os._exit(42)
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, save)
-print("ready", file=sys.stderr, flush=True)
-signal.pause()
-"""
 _PARENT = """
 from tf_contrastive.base import processes
+processes.command = lambda: {words}
 print(*processes.run([]))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_command_may_save_before_it_ends(number, tmp_path):
+def test_a_command_may_save_before_it_ends(number):
     """The terminal interrupts both processes; SIGTERM comes to the parent."""
-    package = tmp_path / "fake.py"
-    package.write_text(_COMMAND)
-    code = _PARENT.replace(
-        "print", f"processes.sys.executable = {str(tmp_path / 'run')!r}\nprint"
-    )
-    script = tmp_path / "run"
-    script.write_text(f"#!/bin/sh\nexec {sys.executable} {package}\n")
-    script.chmod(0o700)
+    code = _PARENT.format(words=programs.python(programs.SAVES))
     with programs.start(programs.python(code)) as parent:
         parent.until("ready")
         if number == signal.SIGINT:

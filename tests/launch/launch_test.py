@@ -352,28 +352,16 @@ def test_the_attempts_of_a_job_differ(project):
         assert sorted(map(len, jobs.values())) == [1, 2]
 
 
-_SAVES = """
-import os, signal
-def save(*_):
-    # print is not reentrant, and the signal may have interrupted one.
-    os.write(1, b"saved\\n")
-    os._exit(42)
-signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
-signal.pause()
-"""
-
-
 def test_a_task_of_slurm_saves_after_the_signal(project):
     script = _batch(project, "--requeue=1")
     task = shlex.split(script.split("\nsrun ")[1].rpartition("\nstatus=")[0])
     shell = task[task.index("sh") : task.index("task") + 1]
-    with processes.start([*shell, *processes.python(_SAVES)]) as run:
+    with processes.start([*shell, *processes.python(processes.SAVES)]) as run:
         run.until("ready")
         # All processes of a task get the signal.
         os.killpg(run.pid, signal.SIGTERM)
         assert run.ended() == 42
-        assert run.output == "ready\nsaved\n"
+        assert run.output == "ready\nsaved after SIGTERM\n"
 
 
 # ---- Several workers ---------------------------------------------------------
