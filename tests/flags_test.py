@@ -220,6 +220,11 @@ def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
     own.write_text("--flagfile=configs/supcon_cifar10.flags\n")
     words = ["--flagfile=../configs/own.flags", "--workdir=w"]
     assert flags.parse(Pretrain, words).loss.label == "supcon"
+    # A file of one's own comes first.
+    recipe = tmp_path / "configs" / "configs" / "supcon_cifar10.flags"
+    recipe.parent.mkdir()
+    recipe.write_text("--loss=sincere\n")
+    assert flags.parse(Pretrain, words).loss.label == "sincere"
 
 
 # What people write in a flagfile -> its flags.

@@ -12,9 +12,6 @@ import pytest
 from packaging import requirements, utils
 from processes import ROOT
 
-from tf_contrastive import flags
-from tf_contrastive.config.pretrain import Pretrain
-
 # The default of this Python.
 _STACK = "card" if sys.version_info < (3, 12) else "current"
 
@@ -160,20 +157,3 @@ def test_the_stack_that_was_asked_for_stays(project):
         refused = _install(project, f"--stack={stack}")
         assert refused.returncode == (2 if stack == "addons" else 1)
         assert f"--stack={stack}" in refused.stderr.splitlines()[-1]
-
-
-# ---- Files of the package ----------------------------------------------------
-
-
-def test_recipes_of_the_package_are_found_from_any_folder(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    words = ["--flagfile=configs/quickstart.flags", "--workdir=runs"]
-    run = flags.parse(Pretrain, words)
-    assert run.views.policy.min_crop_area == 0.4
-    # A file of one's own comes first.
-    (tmp_path / "configs").mkdir()
-    own = tmp_path / "configs" / "quickstart.flags"
-    own.write_text("--min_crop_area=0.7")
-    assert flags.parse(Pretrain, words).views.policy.min_crop_area == 0.7
