@@ -3,7 +3,7 @@
 No expected number is read from the package, so that one that moves fails a
 test. Recipes have their own table, `configs/authors.json`, which also holds the
 defaults of policies and of transfer; probabilities and ranges of augmentation
-are measured in `views/`.
+are measured in `views/`, parameters are counted in `encoders/`.
 
 Papers: SR SimCLR, SC SupCon (supplement), IP Intriguing Properties of
 Contrastive Losses, SI SINCERE.
@@ -18,7 +18,6 @@ import pytest
 from tf_contrastive import __main__, flags
 from tf_contrastive.config import (
     dataset,
-    encoder,
     fields,
     linear,
     loss,
@@ -259,24 +258,6 @@ def test_learning_rates_before_scaling(scaling, base):
 def test_a_warm_up_has_ten_epochs(epochs, warmup):
     """SR 2.2; at most a tenth of a shorter run is a choice of this package."""
     assert schedule.resolve_warmup(None, epochs) == warmup
-
-
-# ---- Networks ----------------------------------------------------------------
-
-
-def test_networks_have_the_published_blocks():
-    """He et al. 2016, table 1, and He et al. 2016b for 200; IP's notebook."""
-    repeats = {n: b.repeats for n, b in encoder.ResNet.networks.items()}
-    assert repeats.pop("resnet10") == (1, 1, 1, 1)  # Of this package.
-    assert repeats == {
-        "resnet18": (2, 2, 2, 2),
-        "resnet34": (3, 4, 6, 3),
-        "resnet50": (3, 4, 6, 3),
-        "resnet101": (3, 4, 23, 3),
-        "resnet152": (3, 8, 36, 3),
-        "resnet200": (3, 24, 36, 3),
-    }
-    assert encoder.ConvNet.networks == {"convnet": (32, 64, 64, 128)}
 
 
 # ---- Data --------------------------------------------------------------------

@@ -31,9 +31,11 @@ def _until(encoder, layer):
     [
         ("resnet18", 1, "imagenet", 11_176_512),
         ("resnet18", 1, "cifar", 11_168_832),
+        ("resnet34", 1, "imagenet", 21_284_672),
         ("resnet50", 1, "imagenet", 23_508_032),
         _slow("resnet50", 2, "imagenet", 93_907_072),
         _slow("resnet101", 1, "imagenet", 42_500_160),
+        _slow("resnet152", 1, "imagenet", 58_143_808),
         _slow("resnet50", 4, "imagenet", 375_378_176),
         _slow("resnet200", 1, "cifar", 62_617_152),
     ],
