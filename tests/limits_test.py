@@ -208,5 +208,6 @@ def test_a_pixel_may_be_a_thousandth_out_of_range(edge, sign):
 
     served = checked_input.check_range(pixel(0.0009))
     np.testing.assert_array_equal(served, pixel(0.0))
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        checked_input.check_range(pixel(0.0011))
+    for distance in (0.0011, np.inf, np.nan):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            checked_input.check_range(pixel(distance))
