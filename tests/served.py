@@ -1,7 +1,6 @@
 """Exports, servers in processes of their own, and clients."""
 
 import contextlib
-import gzip
 import http.client
 import json
 import re
@@ -50,6 +49,14 @@ def scale_weights(version, factor):
     )
 
 
+def request(body, path=PREDICT, version="1.1", length=None, more=()):
+    """The bytes of a request, with a length and further lines of its header."""
+    length = len(body) if length is None else length
+    lines = [f"POST {path} HTTP/{version}", "Host: x", *more]
+    lines.append(f"Content-Length: {length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
 class Client:
     """A client of a server at a port of this machine."""
 
@@ -59,18 +66,16 @@ class Client:
     def connection(self):
         return socket.create_connection(("127.0.0.1", self.port), 20)
 
-    def ask(self, method, path, body=None, headers=None):
+    def ask(self, method, path, body=None):
         """Returns status, headers and body, read as JSON if it is."""
         if isinstance(body, dict):
             body = json.dumps(body)
         host = "127.0.0.1"
         connection = http.client.HTTPConnection(host, self.port, timeout=60)
         with contextlib.closing(connection):
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path, body)
             answer = connection.getresponse()
             content = answer.read()
-        if answer.headers["Content-Encoding"] == "gzip":
-            content = gzip.decompress(content)
         if answer.headers["Content-Type"] == "application/json":
             content = json.loads(content)
         return answer.status, answer.headers, content

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import served
 import tensorflow as tf
-from served import PREDICT
+from served import PREDICT, request
 
 SEED = int(os.environ.get("DRILL_SEED", "0"))
 VERSIONS = int(os.environ.get("DRILL_KILLS", "3"))
@@ -54,13 +54,6 @@ def _which(answers, content):
     outputs = np.array(content["outputs"], np.float32)
     near = [np.allclose(outputs, x, rtol=0, atol=1e-6) for x in answers]
     return near.index(True) if True in near else None
-
-
-def _request(body, path=PREDICT, version="1.1", length=None, more=()):
-    length = len(body) if length is None else length
-    lines = [f"POST {path} HTTP/{version}", "Host: x", *more]
-    lines.append(f"Content-Length: {length}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
 _VALUES = [
@@ -99,15 +92,15 @@ def _malformed(generator, good):
     chunked = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\n{_CHUNKED}\r\n\r\n"
     return choose(
         [
-            _request(good[: generator.randrange(len(good))]),
-            _request(bytes(text)),
-            _request(choose(_TEXTS)),
-            _request(good, length=choose(["-1", "1e3", "9" * 20, "x", "5, 6"])),
+            request(good[: generator.randrange(len(good))]),
+            request(bytes(text)),
+            request(choose(_TEXTS)),
+            request(good, length=choose(["-1", "1e3", "9" * 20, "x", "5, 6"])),
             chunked.encode() + size + b"\r\n" + good + b"\r\n0\r\n\r\n",
-            _request(b"!" + good, more=[choose(_HEADERS)]),
+            request(b"!" + good, more=[choose(_HEADERS)]),
             choose([*_RAW, generator.randbytes(200)]),
-            _request(good, choose(_PATHS)),
-            _request(json.dumps(document).encode()),
+            request(good, choose(_PATHS)),
+            request(json.dumps(document).encode()),
         ]
     )
 
@@ -151,12 +144,12 @@ def test_malformed_requests_and_aborted_clients_leave_nothing(
         for status, data in zip(statuses, requests, strict=True):
             assert status == "none" or 400 <= status < 500, (status, data[:300])
         for _ in range(ABORTED):
-            _abort(server, generator, _request(good))
+            _abort(server, generator, request(good))
         # Once what was sent whole is answered: two at once, and an old version
         # of HTTP.
-        two = _request(good) + _request(good, more=["Connection: close"])
+        two = request(good) + request(good, more=["Connection: close"])
         processes.wait_for(lambda: server.send(two).count(b" 200 OK") == 2)
-        assert b" 200 OK" in server.send(_request(good, version="1.0"))
+        assert b" 200 OK" in server.send(request(good, version="1.0"))
         assert _which(answers, server.predict(good)) == 0
         processes.wait_for(lambda: process.num_fds() <= files + 1)
         assert process.memory_info().rss - memory < 100 * 2**20

@@ -257,17 +257,12 @@ def _predicted(client):
     return client.ask("POST", PREDICT, {"inputs": [1]})[0]
 
 
-def _post(data):
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\n"
-    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
-
-
 def test_all_bodies_together_are_eight_of_the_largest(versions):
     stack = contextlib.ExitStack()
     with _running(versions, max_body_bytes=100) as client, stack:
         for _ in range(8):
             slow = stack.enter_context(client.connection())
-            slow.sendall(_post(bytes(100))[:-1])
+            slow.sendall(served.request(bytes(100))[:-1])
         processes.wait_for(lambda: client.metric("requests_active") == 8)
         processes.wait_for(lambda: _predicted(client) == 503)
 
@@ -280,7 +275,7 @@ def test_only_requests_in_work_count(versions):
     with _running(versions, **options) as client, stack, pool:
         for i in range(600):
             idle = stack.enter_context(client.connection())
-            idle.sendall(_post(bytes(9))[: -1 if i < 9 else 50])
+            idle.sendall(served.request(bytes(9))[: -1 if i < 9 else 50])
         processes.wait_for(lambda: client.metric("requests_active") == 9)
         assert client.predict({"inputs": [1]}) == {"outputs": [2]}
         late = pool.submit(client.ask, "POST", PREDICT, {"inputs": [-1]})
@@ -297,7 +292,7 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
     """By a connection, headers, a body, and an answer that is not read."""
     monkeypatch.setattr(app_module, "READ_SECONDS", 0.5)
     monkeypatch.setattr(server_module, "READ_SECONDS", 0.5)
-    request = _post(bytes(9))
+    request = served.request(bytes(9))
     with _running(versions) as client:
         start = time.monotonic()
         assert client.send(b"") == b""
@@ -312,7 +307,7 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
         # An answer of 8 MB.
         body = json.dumps({"inputs": [0.123456789] * 800_000}).encode()
         with client.connection() as silent:
-            silent.sendall(_post(body))
+            silent.sendall(served.request(body))
             address = silent.getsockname()
 
             def is_over():
@@ -337,7 +332,9 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_serves_and_ends_after_the_current_requests(folder):
-    request = _post(json.dumps({"inputs": _images(1).tolist()}).encode())
+    request = served.request(
+        json.dumps({"inputs": _images(1).tolist()}).encode()
+    )
     with served.server(folder / "1") as running:
         assert "version 1 of " in running.first_line
         client = [sys.executable, "-S", "examples/rest_client.py"]
