@@ -14,14 +14,13 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors, files
 
-# Begins to write argument 1, and waits to be killed.
+# Begins to write its argument and a folder, and waits to be killed.
 _HANG = """
 import sys
 from tf_contrastive.base import files
 with files.replacing(sys.argv[1]) as unfinished:
     open(unfinished, "w").write("half")
-    if sys.argv[2:]:
-        (kept := files.temporary_folder()).__enter__()
+    (kept := files.temporary_folder()).__enter__()
     print("writing", flush=True)
     sys.stdin.read()
 """
@@ -54,31 +53,23 @@ def test_two_writers_leave_one_whole_file(tmp_path):
     assert os.listdir(tmp_path) == ["result.json"]
 
 
-@pytest.fixture
-def hanging(tmp_path):
-    """A process that has begun to write `tmp_path`/target."""
-    words = processes.python(_HANG, tmp_path / "target", "temporary")
-    variables = {"TMPDIR": str(tmp_path)}
-    with processes.start(
-        words, variables=variables, stdin=processes.PIPE
-    ) as process:
-        process.until("writing")
-        yield process
-
-
 def test_leftovers_are_removed_once_their_writer_has_ended(
-    hanging, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = sorted(os.listdir(tmp_path))
-    assert len(before) == 2  # A file and a temporary folder.
-    assert all(name.startswith(".") for name in before)
-    files.check_writable(str(tmp_path / "other"))
-    with files.temporary_folder():
-        assert {*before} < {*os.listdir(tmp_path)}  # It may go on writing.
-    assert sorted(os.listdir(tmp_path)) == before
-    hanging.kill()
-    hanging.ended()
+    with processes.start(
+        processes.python(_HANG, tmp_path / "target"),
+        variables={"TMPDIR": str(tmp_path)},
+        stdin=processes.PIPE,
+    ) as hanging:
+        hanging.until("writing")
+        before = sorted(os.listdir(tmp_path))
+        assert len(before) == 2  # A file and a temporary folder.
+        assert all(name.startswith(".") for name in before)
+        files.check_writable(str(tmp_path / "other"))
+        with files.temporary_folder():
+            assert {*before} < {*os.listdir(tmp_path)}  # It may go on writing.
+        assert sorted(os.listdir(tmp_path)) == before
     assert sorted(os.listdir(tmp_path)) == before
     with files.temporary_folder() as own:
         assert os.listdir(tmp_path) == [os.path.basename(own)]
