@@ -21,6 +21,12 @@ def _corner(image, side=_SIZE):
     return image[:side, :side]
 
 
+def _in_graph(part, **options):
+    policy = views.build(part, image_size=_SIZE, flip=False, **options)
+    data = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
+    return next(iter(data)).numpy()
+
+
 def test_a_view_depends_on_its_seed_alone():
     policy = views.build(_brighter, image_size=_SIZE, delta=0.4, flip=False)
     found = policy.batch(_IMAGES, _SEEDS).numpy()
@@ -34,8 +40,7 @@ def test_a_view_depends_on_its_seed_alone():
     assert len(set(deltas.round(4))) == 5 and abs(deltas).max() <= 0.4
     change -= deltas[:, None, None, None]
     np.testing.assert_allclose(change, np.zeros_like(change), atol=1e-5)
-    in_graph = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
-    np.testing.assert_array_equal(next(iter(in_graph)), found)
+    np.testing.assert_array_equal(_in_graph(_brighter, delta=0.4), found)
 
 
 def test_a_function_makes_the_whole_view():
@@ -51,10 +56,8 @@ def test_a_function_makes_the_whole_view():
 
 def test_a_keras_layer_changes_the_crops():
     layer = tf.keras.Sequential([tf.keras.layers.RandomContrast(0.5)])
-    policy = views.build(layer, image_size=_SIZE, flip=False)
-    data = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
-    found = next(iter(data))
-    assert found.shape == [5, _SIZE, _SIZE, 3]
+    found = _in_graph(layer)
+    assert found.shape == (5, _SIZE, _SIZE, 3)
     crops = views.build("crop", image_size=_SIZE, flip=False)
     crops = crops.batch(_IMAGES, _SEEDS)
     assert 0 < np.abs(found - crops).mean() < 0.5
@@ -64,12 +67,6 @@ def _sometimes(image, seed):
     if tf.random.stateless_uniform([], seed) < 0.5:  # By AutoGraph.
         return 1.0 - image
     return image
-
-
-def _in_graph(part, **options):
-    policy = views.build(part, image_size=_SIZE, flip=False, **options)
-    data = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
-    return next(iter(data)).numpy()
 
 
 def test_a_function_may_have_branches():
