@@ -130,7 +130,8 @@ def _config(folder):
 
     def read():
         run = checkpoints.check_run(str(folder))
-        assert flags.read(Pretrain, flags.record(run), str(folder)) == run
+        path.write_text(flags.record(run))
+        assert flags.read_file(Pretrain, str(path)) == run
 
     return path, read
 

@@ -79,7 +79,8 @@ def forgotten(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_the_run_records_its_parts(folder):
-    text = (folder / "run" / "config.flags").read_text()
+    path = folder / "run" / "config.flags"
+    text = path.read_text()
     for line in (
         "--loss=parts_of_mine:loss",
         "--temperature=0.5",
@@ -88,7 +89,7 @@ def test_the_run_records_its_parts(folder):
         "--dataset=parts_of_mine:data",
     ):
         assert f"\n{line}\n" in text
-    run = flags.read(Pretrain, text, "run")
+    run = flags.read_file(Pretrain, str(path))
     own.allow("parts_of_mine")
     assert run.loss.needs_labels
     assert run.encoder.arguments()["width"] == 6

@@ -71,7 +71,7 @@ def test_a_run_leaves_config_checkpoints_and_events(finished):
     # What `auto` chose, which repeats the run.
     text = (workdir / "config.flags").read_text()
     assert "--stem=cifar" in text and "workdir" not in text
-    again = flags.read(Pretrain, text, str(workdir))
+    again = flags.read_file(Pretrain, str(workdir / "config.flags"))
     assert fields.values(again) == fields.values(result.run.options)
     ((step, _),) = _events(workdir)["views"]
     assert step == 0

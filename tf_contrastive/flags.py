@@ -310,17 +310,12 @@ def write(config: Command) -> str:
     lines = []
     for group, members in itertools.groupby(options, lambda o: o.group):
         lines.append(f"# {group}")
-        values: dict[str, list[str]] = {}
         for option in members:
+            if option.family and option.value is None:
+                continue
             text = fields.written(option.value)
-            if not option.family:
-                values[option.name] = [text]
-            elif option.value is not None:
-                pairs = values.setdefault(option.family, [])
-                pairs.append(f"{option.key}={text}")
-        for name, texts in values.items():
-            value = ",".join(texts)
-            lines.append(f"--{name}={shlex.quote(value) if value else ''}")
+            quoted = shlex.quote(text) if text else ""
+            lines.append(f"--{option.word}={quoted}")
     return "\n".join(lines) + "\n"
 
 
@@ -335,17 +330,14 @@ def _last_line(text: str) -> str:
     return f"# End: {count} options."
 
 
-def read(config_class: type[Config], text: str, workdir: str) -> Config:
-    """Parses what `record` returned; anything else is a `ValueError`."""
-    _check_record(text)
-    return parse(config_class, [*flags_in(text), f"--workdir={workdir}"])
-
-
 def read_file(config_class: type[Config], path: str) -> Config:
-    """Reads the options of a run from its file; see `read`."""
+    """Reads the options of a run from its file, which `record` wrote."""
     content = files.read(path)
     try:
-        return read(config_class, content.decode(), os.path.dirname(path))
+        text = content.decode()
+        _check_record(text)
+        workdir = os.path.dirname(path)
+        return parse(config_class, [*flags_in(text), f"--workdir={workdir}"])
     except errors.UserError as error:  # Also of a part of the user's own.
         raise errors.UserError(f"{path}: {error.marked}") from error
     except ValueError as error:
