@@ -17,11 +17,21 @@ from tf_contrastive.model import input_wait
 
 
 class _Terminal(io.StringIO):
+    """Of an unknown size."""
+
     def isatty(self):
         return True
 
+    def fileno(self):
+        return -1
 
-def test_progress_is_a_line_per_epoch_in_a_file_and_one_on_a_terminal():
+
+def test_progress_is_a_line_per_epoch_in_a_file_and_one_on_a_terminal(
+    monkeypatch,
+):
+    monkeypatch.setattr(
+        os, "get_terminal_size", lambda _: os.terminal_size((0, 0))
+    )
     file, terminal = io.StringIO(), _Terminal()
     counting_model.fit(
         [1, 2, 3, 4, 5, 6],

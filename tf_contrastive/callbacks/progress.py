@@ -1,10 +1,8 @@
 """A run's progress and warnings on stderr."""
 
-import contextlib
 import datetime
 import math
 import os
-import shutil
 import sys
 import time
 from typing import Any, TextIO
@@ -90,10 +88,8 @@ class Progress(tf.keras.callbacks.Callback):
         elif stays:
             text = f"\r\x1b[K{text}\n"
         else:
-            columns = shutil.get_terminal_size().columns
-            with contextlib.suppress(OSError):
-                size = os.get_terminal_size(self._stream.fileno())
-                columns = size.columns or columns
+            size = os.get_terminal_size(self._stream.fileno())
+            columns = size.columns or 80  # A terminal may not know its size.
             text = f"\r\x1b[K{text[: columns - 1]}"
         self._stream.write(text)
         self._stream.flush()
