@@ -62,12 +62,9 @@ def prepare_streams() -> None:
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
+            # The lowest number that is free: that of the stream.
             null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-            stream = os.fdopen(number, "w" if number else "r")
-            setattr(sys, name, stream)
+            setattr(sys, name, os.fdopen(null, "w" if number else "r"))
         elif number and getattr(sys, name) is getattr(sys, f"__{name}__"):
             setattr(sys, name, _Output(getattr(sys, name)))
 
