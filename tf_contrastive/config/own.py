@@ -31,9 +31,8 @@ def allow(*names: str) -> None:
 
 
 def words() -> list[str]:
-    """Returns the flag that allows the same modules in another process."""
-    modules = sorted({name.partition(":")[0] for name in _allowed})
-    return [f"--{ARGUMENT}={','.join(modules)}"] if modules else []
+    """Returns the flag that allows the same parts in another process."""
+    return [f"--{ARGUMENT}={','.join(sorted(_allowed))}"] if _allowed else []
 
 
 def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
