@@ -284,7 +284,7 @@ def test_a_flagfile_allows_no_modules(tmp_path):
 
 
 _MISTAKES = """
-pretrian -> 'pretrain'
+pretrian -> mean pretrain?
 pretrain -> --workdir
 pretrain --los=supcon -> mean --loss?
 pretrain epochs=3
@@ -299,7 +299,7 @@ pretrain --workdir=w --epochs=5 --warmup_epochs=9
 pretrain --workdir=w --optimizer=adam --nesterov -> --optimizer_options=nesterov
 pretrain --workdir=w --loss=ntxent --epsilon=1 -> only of eps_supinfonce
 pretrain --momentum=0.5 --optimizer_options=momentum=0.4 -> momentum
-pretrain --loss_options=contrst=one_view -> mean 'contrast'?
+pretrain --loss_options=contrst=one_view -> mean contrast?
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
 pretrain --workdir=w --epochs=50 --schedule=piecewise -> boundaries=30,60,90
 pretrain --workdir=w --virtual_devices=4 --batch_size=30

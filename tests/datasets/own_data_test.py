@@ -167,7 +167,7 @@ def test_a_module_has_splits_and_slices(module):
         ("arrays", "test", "only train: give its function a parameter"),
         ("needs", "train", "parameter size of needs has no default"),
         ("text", "train", "is a str: it must be"),
-        ("boht", "train", "did you mean 'both'"),
+        ("boht", "train", "did you mean both"),
     ],
 )
 def test_other_data_of_a_module_are_named(module, name, split, text):

@@ -269,7 +269,7 @@ def test_rare_classes_cycle_through_their_examples_in_new_views():
     [
         ({"batch_size": 24}, "batch_size=23"),
         ({"context": (1, 0, 4)}, "batch_size=6 is not divisible by 4"),
-        ({"sampler": "class_balance"}, "did you mean 'class_balanced'"),
+        ({"sampler": "class_balance"}, "did you mean class_balanced"),
         ({"sampler": "class_balanced"}, "one label"),
     ],
 )

@@ -42,7 +42,7 @@ def test_the_random_order_needs_no_secure_hash(monkeypatch):
 @pytest.mark.parametrize(
     ("split", "words"),
     [
-        ("trian", "did you mean 'train'?"),
+        ("trian", "did you mean train?"),
         ("train[0]", "train[:1000]"),
         ("train[:2000]", "1437"),
         ("train[9:9]", "is empty"),

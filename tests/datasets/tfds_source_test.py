@@ -65,8 +65,8 @@ def test_errors_of_unprepared_datasets_say_how_to_prepare_them(
     folder = str(tmp_path / "none")
     words = "not found in", "tfds.load('cifar10', data_dir="
     refused(*words, name="cifar10", data_dir=folder)
-    refused("did you mean 'cifar10'?", name="cifra10", data_dir=folder)
-    refused("did you mean 'digits'?", name="digit", data_dir=folder)
+    refused("did you mean cifar10?", name="cifra10", data_dir=folder)
+    refused("did you mean digits?", name="digit", data_dir=folder)
     assert not (tmp_path / "none").exists()
 
 

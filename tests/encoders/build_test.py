@@ -37,7 +37,7 @@ def test_the_small_network():
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"name": "resnet51"}, "did you mean 'resnet50'"),
+        ({"name": "resnet51"}, "did you mean resnet50"),
         ({"width": 0}, "above 0"),
         ({"name": "vit_ti16", "heads": 0}, "heads=0.*at least 1"),
         ({"std": (0.0, 0.1, 0.1)}, "deviations above 0"),
@@ -45,7 +45,7 @@ def test_the_small_network():
         ({"image_shape": (32, 32)}, "height, width"),
         ({"stem": "imagenet", "image_shape": (224, 28, 3)}, "28 pixels are"),
         ({"image_shape": (7, 7, 3)}, "too small for the cifar stem"),
-        ({"name": "keras:MobilNetV2"}, "did you mean 'keras:MobileNetV2'"),
+        ({"name": "keras:MobilNetV2"}, "did you mean keras:MobileNetV2"),
         ({"name": "torch:resnet18"}, "own_modules=torch"),
         ({"name": "keras:MobileNetV2", "width": 2.0}, "'width'"),
         ({"name": "keras:VGG16", "image_shape": (16, 16, 3)}, "16 x 16 x 3"),

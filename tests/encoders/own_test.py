@@ -127,7 +127,7 @@ def _pair():
         (3, {}, "encoder int is of the wrong form: must be a function"),
         (lambda: 3, {}, "returns a int: must be a Keras layer"),
         (lambda size: _sequential(), {}, "parameter size of <lambda> has no"),
-        (_sequential, {"widht": 3}, "did you mean 'width'"),
+        (_sequential, {"widht": 3}, "did you mean width"),
         (_sequential(), {"width": 3}, "unknown option of"),
         (_pair, {}, "returns a list: must be one tensor"),
         (lambda: _layers.Reshape([3, 36]), {}, r"shape \(None, 3, 36\): must"),
@@ -184,7 +184,7 @@ def test_the_forms_of_a_head(part, normalize_input):
 def test_another_form_of_head_is_named():
     for part, options, text in (
         (4, {}, "projection int is of the wrong form"),
-        (_head, {"sise": 3}, "did you mean 'size'"),
+        (_head, {"sise": 3}, "did you mean size"),
         (lambda: _layers.Reshape([5, 1]), {}, r"must be \[N, P\]"),
     ):
         with pytest.raises(errors.UserError, match=text):

@@ -89,7 +89,7 @@ def test_each_view_has_its_loss():
     [
         (lambda: own.get("supcon"), "loss str is of the wrong form: must be a"),
         (lambda: losses.FunctionLoss(_gap, scale=1), "unknown option of _gap"),
-        (lambda: own.of_part(_Gap, scael=1), "did you mean 'scale'"),
+        (lambda: own.of_part(_Gap, scael=1), "did you mean scale"),
         (lambda: _Empty()(_Z), r"has no method call\(self, projections"),
         (
             lambda: losses.FunctionLoss(lambda z: z)(_Z),

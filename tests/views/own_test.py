@@ -107,7 +107,7 @@ def test_other_values_are_named(part, options, text):
     ("part", "options", "text"),
     [
         (3, {}, "augmentation int is of the wrong form: must be a function"),
-        (_brighter, {"dleta": 1.0}, "did you mean 'delta'"),
+        (_brighter, {"dleta": 1.0}, "did you mean delta"),
         (lambda x, y: x, {}, "parameter y of <lambda> has no default"),
         (lambda x: x[:3], {}, r"returns float32 of shape \(3, 8, 3\): must be"),
         (lambda x: None, {}, "returns NoneType: must be floats"),

@@ -107,25 +107,18 @@ class InterruptedRunError(UserError):
     status = EXIT_RESUME
 
 
-def nearest(given: str, known: Iterable[str]) -> str | None:
-    """Returns the name in `known` that is most similar to `given`, if any."""
-    matches = difflib.get_close_matches(given.lower(), list(known), 1, 0.5)
-    return matches[0] if matches else None
-
-
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Returns a hint with the nearest name, or an empty string."""
-    match = nearest(given, known)
-    return f" (did you mean {match}?)" if match else ""
+    matches = difflib.get_close_matches(given.lower(), list(known), 1, 0.5)
+    return f" (did you mean {matches[0]}?)" if matches else ""
 
 
 def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
     """Returns the error for a name that is not in `known`."""
     known = list(known)
-    match = nearest(str(given), known)
-    hint = f"did you mean {match!r}? " if match else ""
+    hint = did_you_mean(str(given), known)
     return UserError(
-        f"unknown {kind} {given!r}: {hint}known: {', '.join(known)}"
+        f"unknown {kind} {given!r}{hint}: known: {', '.join(known)}"
     )
 
 

@@ -95,10 +95,9 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
     known = [*DATASETS, *tfds.list_builders(with_community_datasets=False)]
     is_there = tf.io.gfile.exists(os.path.join(place, base))
     if base not in known and not is_there:
-        match = errors.nearest(base, known)
-        hint = f"did you mean {match!r}? " if match else ""
+        hint = errors.did_you_mean(base, known)
         return errors.UnknownDatasetError(
-            f"unknown dataset {name!r}: {hint}known: {FORMS}; prepared datasets"
+            f"unknown dataset {name!r}{hint}: known: {FORMS}; prepared datasets"
             f" are looked for in {place}"
         )
     return errors.AbsentDataError(
