@@ -4,6 +4,7 @@ Projection, loss, metrics, probe and optimizer are the overhead. Both are run
 here, or compiled for a TPU that is not here.
 """
 
+import functools
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -152,7 +153,10 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
         images = run.schedule.batch_size // target.cores
         lowered = lowering.Step(prepared)
         step = compiler.compile(lowered.lower(images), lowered.title)
-        alone = lowered.lower_encoder(both_passes, images)
+        with networks.precision(run.runtime.precision):
+            encoder = with_keras_normalization(lowered.encoder)
+        passes = functools.partial(both_passes, encoder)
+        alone = lowered.lower_function(passes, images)
         bare = of_one.compile(alone, f"{lowered.title} alone")
         if "error" in step or "error" in bare:
             raise errors.UserError(
@@ -177,6 +181,18 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
             row[f"{name}_ratio"] = step[name] / bare[name]
         rows.append(row)
     return rows
+
+
+def with_keras_normalization(layer: tf.keras.layers.Layer) -> Any:
+    """Clones an encoder, with Keras' own batch normalization for ours."""
+    if isinstance(layer, tf.keras.Model):
+        return tf.keras.models.clone_model(
+            layer, clone_function=with_keras_normalization
+        )
+    keras = tf.keras.layers.BatchNormalization
+    if isinstance(layer, keras):
+        return keras.from_config(keras.get_config(layer))
+    return type(layer).from_config(layer.get_config())
 
 
 def _measure(prepared: train.PreparedRun, repeats: int) -> measure.Row:

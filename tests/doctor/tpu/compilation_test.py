@@ -7,11 +7,12 @@ import sys
 
 import cover
 import pytest
+import tensorflow as tf
 from processes import ROOT
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from lab.benchmarks.step import both_passes
+from lab.benchmarks import step as of_lab
 from lab.commands import benchmark
 from lab.commands.benchmark import Benchmark
 from tf_contrastive.base import errors
@@ -73,6 +74,7 @@ def fake(tmp_path, monkeypatch):
 
     class Step:
         title = "step"
+        encoder = tf.keras.layers.ReLU()
 
         def __init__(self, *_):
             pass
@@ -80,7 +82,7 @@ def fake(tmp_path, monkeypatch):
         def lower(self, images):
             return f"step {images}".encode()
 
-        def lower_encoder(self, passes, images):
+        def lower_function(self, function, images):
             return f"encoder {images}".encode()
 
     monkeypatch.setattr(lowering, "Step", Step)
@@ -203,9 +205,10 @@ def test_the_step_of_several_cores_has_their_collectives(tmp_path):
     assert program.count(compiler.ALL_REDUCE.encode()) > 20
     assert program.count(compiler.REPLICA_ID.encode()) > 0
     # The encoder alone has Keras' own normalization, over its core's batch.
-    alone = step.lower_encoder(both_passes, 2)
-    assert b"Marker" not in alone and len(alone) < len(program)
-    assert b"batch-norm-grad" in alone
+    encoder = of_lab.with_keras_normalization(step.encoder)
+    bare = step.lower_function(lambda x: of_lab.both_passes(encoder, x), 2)
+    assert b"Marker" not in bare and len(bare) < len(program)
+    assert b"batch-norm-grad" in bare
     assert b"batch-norm-grad" not in program
 
 

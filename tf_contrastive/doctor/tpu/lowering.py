@@ -15,9 +15,6 @@ from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.contrastive_step import Gradients, Results
 
-# A computation of an encoder and a batch of the step.
-Passes = Callable[[tf.keras.Model, Any], Any]
-
 
 def _marker(x: tf.Tensor) -> tf.Tensor:
     """Stands for the sum over all cores: the CPU's XLA has no such kernel."""
@@ -84,7 +81,7 @@ class _Core(tf.distribute.ReplicaContext):
 class Step:
     """The training step of a run on TPU cores, to be lowered for any batch.
 
-    `title` is its name in progress lines.
+    `title` is its name in progress lines, and `encoder` the run's.
     """
 
     def __init__(self, run: train.PreparedRun) -> None:
@@ -93,6 +90,7 @@ class Step:
         self.title = f"{run.options.encoder.label}, {self._precision}"
         with terminal.elapsed(f"building {self.title}"):
             self._model, _ = run.build()
+        self.encoder = self._model.encoder
         if run.machine.replicas > 1:
             self._sum_gradients(self._model)
 
@@ -114,18 +112,12 @@ class Step:
         """Returns the serialized HLO of a step with `images` per core."""
         machine = self._run.machine
         with _Core(machine.replicas, machine.on_tpu):
-            return self._lower(self._model.train_step, images)
+            return self.lower_function(self._model.train_step, images)
 
-    def lower_encoder(self, passes: Passes, images: int) -> bytes:
-        """Returns the HLO of `passes`, with `images` on one core.
-
-        The encoder has the fused batch normalization of Keras.
-        """
-        with networks.precision(self._precision):
-            encoder = _with_keras_normalization(self._model.encoder)
-        return self._lower(lambda batch: passes(encoder, batch), images)
-
-    def _lower(self, function: Callable[[Any], Any], images: int) -> bytes:
+    def lower_function(
+        self, function: Callable[[Any], Any], images: int
+    ) -> bytes:
+        """Returns the HLO of a function of the step's batch, on one core."""
         run = self._run
         classes = run.source.info.num_classes
         few = speed.noise(run.options, classes, 1, run.strategy)
@@ -145,15 +137,3 @@ class Step:
             return compiled.experimental_get_compiler_ir(zeros)(
                 stage="hlo_serialized"
             )
-
-
-def _with_keras_normalization(layer: tf.keras.layers.Layer) -> Any:
-    """Clones an encoder, with Keras' own batch normalization for ours."""
-    if isinstance(layer, tf.keras.Model):
-        return tf.keras.models.clone_model(
-            layer, clone_function=_with_keras_normalization
-        )
-    keras = tf.keras.layers.BatchNormalization
-    if isinstance(layer, keras):
-        return keras.from_config(keras.get_config(layer))
-    return type(layer).from_config(layer.get_config())
