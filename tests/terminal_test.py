@@ -82,14 +82,13 @@ def test_a_normal_run_prints_plain_lines_of_its_own(tmp_path):
     assert quiet.stderr == "" and quiet.stdout
 
 
-def test_facts_and_warnings_are_written_once_by_a_command(capsys):
+def test_warnings_are_written_once_by_a_command(capsys):
     for _ in range(2):
         terminal.configure("normal")
         for _ in range(2):
-            terminal.info("fact", once=True)
             terminal.warning("2 of 9 images")
             terminal.warning("3 of 9 images")
             terminal.info("progress")
         lines = capsys.readouterr().err.splitlines()
-        once = ["fact", "2 of 9 images", "3 of 9 images"]
+        once = ["2 of 9 images", "3 of 9 images"]
         assert lines == [*once, "progress", "progress"]

@@ -69,9 +69,9 @@ def prepare_streams() -> None:
             setattr(sys, name, _Output(getattr(sys, name)))
 
 
-def info(message: str, once: bool = False) -> None:
-    """Logs progress, or, with `once`, a fact that is written once."""
-    _logger.info("%s", errors.plain(message), extra={"once": once})
+def info(message: str) -> None:
+    """Logs progress."""
+    _logger.info("%s", errors.plain(message))
 
 
 def warning(message: str) -> None:
@@ -80,7 +80,7 @@ def warning(message: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes records to the present `sys.stderr`; a warning or a fact once."""
+    """Writes records to the present `sys.stderr`, a warning once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,8 +88,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
-        is_warning = record.levelno >= logging.WARNING
-        if is_warning or getattr(record, "once", False):
+        if record.levelno >= logging.WARNING:
             if line in self.written:
                 return
             self.written.add(line)
