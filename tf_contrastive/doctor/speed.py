@@ -119,8 +119,7 @@ def noise(
         shape = [images, count, side, side, channels]
         if run.views.wire_dtype == "uint8":
             return rng.integers(0, 256, shape, np.uint8)
-        dtype = tf.as_dtype(run.views.wire_dtype).as_numpy_dtype
-        return rng.random(shape, np.float32).astype(dtype)
+        return rng.random(shape, np.float32)
 
     views = pixels(count, side)
     shape = [images, count + small, 2]
