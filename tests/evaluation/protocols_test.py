@@ -111,6 +111,25 @@ def test_projections_are_classified_beside_embeddings():
         protocols.run(subject, ["knn"])
 
 
+@pytest.mark.parametrize(
+    ("protocol", "given", "reason"),
+    [
+        ("knn", {}, "knn_k=1,5"),
+        ("knn", {"knn_k": "4"}, None),
+        ("robustness", {"robustness_classifier": "knn"}, "robustness_k=5"),
+        ("robustness", {"linear_learning_rates": "1"}, "learning_rates=1"),
+        ("robustness", {}, None),
+    ],
+)
+def test_neighbors_and_rates_that_cannot_be_had_are_named(
+    protocol, given, reason
+):
+    images, labels = np.zeros([4, 8, 8, 3], np.uint8), np.arange(4) % 2
+    train = datasets.from_arrays(images, labels, split="train")
+    missing = protocols.missing(protocol, _subject(_encoder(), train, **given))
+    assert (reason or "None") in errors.plain(str(missing))
+
+
 def test_classes_have_accuracies_of_their_own():
     context = _subject(_encoder())
     test = np.repeat([0, 1, 2], [10, 5, 5])

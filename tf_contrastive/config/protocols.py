@@ -86,7 +86,7 @@ class KNN(_Classifier):
     """The vote of the nearest neighbours (SINCERE, appendix M)."""
 
     implementation = "tf_contrastive.evaluation.classification:measure_knn"
-    lacks = "tf_contrastive.evaluation.classification:lacks_features"
+    lacks = "tf_contrastive.evaluation.classification:lacks_neighbors"
     prefix = "knn_"
     shared = ("features",)
 

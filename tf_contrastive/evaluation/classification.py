@@ -196,6 +196,25 @@ def lacks_features(context: EvaluationContext) -> str | None:
     return None
 
 
+def lacks_neighbors(context: EvaluationContext) -> str | None:
+    """Returns which features or neighbours `knn` lacks, or None."""
+    too_many = too_many_neighbors(context, "knn_k", context.options.knn.k)
+    return too_many or lacks_features(context)
+
+
+def too_many_neighbors(
+    context: EvaluationContext, option: str, k: Sequence[int]
+) -> str | None:
+    """Returns why as many neighbours as an option says cannot vote, or None."""
+    info = context.data.train.info
+    if max(k) <= info.num_examples:
+        return None
+    return (
+        f"{errors.arg(option, k)}: {info.name} {info.split} has"
+        f" {info.num_examples} images: set at most as many"
+    )
+
+
 def _variant(space: str, variant: str = "") -> str:
     """Returns the name of a result of features h (unnamed) or z."""
     return " ".join(filter(None, (space.removeprefix("h"), variant)))

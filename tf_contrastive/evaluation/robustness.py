@@ -202,10 +202,21 @@ def _classifier(
 def lacks_classifier_or_images(context: EvaluationContext) -> str | None:
     """Returns which classifier or images `robustness` lacks, or None."""
     options = context.options.robustness
-    if options.classifier == "head" and (
-        reason := classification.lacks_head(context)
+    classifier, no_head = options.classifier, classification.lacks_head(context)
+    if classifier == "head" and no_head:
+        return no_head
+    if classifier == "knn" and (
+        too_many := classification.too_many_neighbors(
+            context, "robustness_k", (options.k,)
+        )
     ):
-        return reason
+        return too_many
+    is_linear = classifier == "linear" or (classifier == "auto" and no_head)
+    if is_linear and (rates := context.options.linear.learning_rates):
+        return (
+            f"{arg('linear_learning_rates', rates)} are not tried here: set"
+            f" {arg('linear_learning_rate', 'R')} instead"
+        )
     absent = [x for x in options.corruptions if x not in CORRUPTIONS]
     prepared = _prepared_sources(context, absent)
     if absent := [name for name in absent if name not in prepared]:
