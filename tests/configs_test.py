@@ -186,7 +186,7 @@ class _NoSummaries(tf.keras.callbacks.Callback):
 @pytest.fixture
 def untraced(monkeypatch):
     """No graph and no TensorBoard: half the time."""
-    monkeypatch.setattr(train, "_summaries", lambda *_: _NoSummaries())
+    monkeypatch.setattr(train, "summaries_of", lambda *_: _NoSummaries())
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)

@@ -80,10 +80,10 @@ def test_leftovers_are_removed_once_their_writer_has_ended(
 def test_what_another_process_makes_or_removes_has_a_lock(
     is_folder, tmp_path, monkeypatch
 ):
-    lock, remove = files._lock, files.remove
+    lock, remove = files.lock, files.remove
 
     def late(path):
-        monkeypatch.setattr(files, "_lock", lock)
+        monkeypatch.setattr(files, "lock", lock)
         files.remove_leftovers(str(tmp_path))  # By another process.
         return lock(path)
 
@@ -92,7 +92,7 @@ def test_what_another_process_makes_or_removes_has_a_lock(
             lock(path)
         remove(path)
 
-    monkeypatch.setattr(files, "_lock", late)
+    monkeypatch.setattr(files, "lock", late)
     monkeypatch.setattr(files, "remove", removed)
     with files.partial(str(tmp_path / "x"), is_folder) as unfinished:
         assert os.listdir(tmp_path) == [os.path.basename(unfinished)]

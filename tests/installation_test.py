@@ -50,7 +50,9 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.setattr(
-        __main__, "_run", lambda *_: importlib.import_module("tensorflow")
+        __main__,
+        "run_command_line",
+        lambda *_: importlib.import_module("tensorflow"),
     )
     assert __main__.main() == 2
     (line,) = capsys.readouterr().err.splitlines()

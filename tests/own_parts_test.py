@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         patch.syspath_prepend(path)
-        patch.setattr(own, "_allowed", set())
+        patch.setattr(own, "allowed", set())
         words = ("--workdir=run", "--epochs=2", *_REPLICAS, *_FLAGS)
         assert small.command("pretrain", *words) == 0
         yield path
@@ -74,7 +74,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def forgotten(folder, monkeypatch):
     """Each command is as the first one of a process."""
-    monkeypatch.setattr(own, "_allowed", set())
+    monkeypatch.setattr(own, "allowed", set())
 
 
 @pytest.mark.slow

@@ -56,12 +56,13 @@ def _usage(package: str, commands: Commands) -> str:
     return "\n".join(lines)
 
 
-def _run(
+def run_command_line(
     arguments: list[str],
     package: str,
     commands: Commands,
     only_check: bool = False,
 ) -> int:
+    """Runs the command that comes first; returns its exit status."""
     if not arguments or arguments[0] in (*_HELP, "help", _HELP_FULL):
         print(_usage(package, commands))
         return 0 if arguments else 2
@@ -145,7 +146,7 @@ def main(
     for keras in ("keras", "tf_keras"):
         wrapt.register_post_import_hook(_reset_keras, f"{keras}.src.backend")
     try:
-        status = _run(sys.argv[1:], package, commands, only_check)
+        status = run_command_line(sys.argv[1:], package, commands, only_check)
         sys.stdout.flush()
         return status
     except errors.UserError as error:

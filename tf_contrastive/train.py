@@ -132,7 +132,7 @@ def pretrain(options: "Pretrain | PreparedRun") -> Result:
         if run.is_chief and (
             start_step < run.total_steps or not tf.io.gfile.exists(results)
         ):
-            summaries = _summaries(run, model, rates, host_copy, saved)
+            summaries = summaries_of(run, model, rates, host_copy, saved)
             row = hparams.HParams(run.events, run.options)
             watchers += [summaries, row]
             watchers += callbacks.reports(
@@ -467,7 +467,7 @@ def open_split(run: Pretrain, split: str) -> datasets.Source:
 # ---- Callbacks, fit ----------------------------------------------------------
 
 
-def _summaries(
+def summaries_of(
     run: PreparedRun,
     model: ContrastiveModel,
     rates: Schedules,

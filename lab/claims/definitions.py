@@ -344,7 +344,7 @@ def _recipe(given: dict[str, Any]) -> Recipe:
         "cases": cases,
         "values": values,
         "relations": tuple(
-            _relation(relation, cases, given["arms"], values)
+            read_relation(relation, cases, given["arms"], values)
             for relation in given.get("relations", ())
         ),
         "printed": tuple(Printed(**part) for part in given.get("printed", ())),
@@ -357,7 +357,7 @@ def _recipe(given: dict[str, Any]) -> Recipe:
     return Recipe(**{**given, **parsed})
 
 
-def _relation(
+def read_relation(
     given: dict[str, Any],
     cases: Collection[str],
     arms: Collection[str],

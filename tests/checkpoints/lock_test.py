@@ -98,7 +98,7 @@ def test_a_later_attempt_of_a_job_need_not_wait(
 def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.02)
     file = tmp_path / "pretrain.lock"
     with checkpoints.FolderLock(str(tmp_path)):
         first = json.loads(file.read_text())
@@ -116,7 +116,7 @@ def test_the_owner_renews_and_leaves_the_lock_to_its_successor(
 
 
 def test_an_object_store_has_a_lock_too(monkeypatch):
-    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(lock, "SETTLE_SECONDS", 0.0)
     with checkpoints.FolderLock("ram://lock"):
         assert files.entries("ram://lock", r".*\.lock")
     assert not files.entries("ram://lock", r".*\.lock")

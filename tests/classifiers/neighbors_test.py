@@ -24,8 +24,8 @@ def _slow_knn(train, train_labels, test, k):
 
 
 def test_knn_equals_a_double_loop_across_blocks(monkeypatch):
-    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 7)
-    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 13)
+    monkeypatch.setattr(classifiers.neighbors, "QUERY_BLOCK", 7)
+    monkeypatch.setattr(classifiers.neighbors, "BANK_BLOCK", 13)
     train, train_labels = blobs.blobs(60, spread=2.0)
     test, _ = blobs.blobs(40, spread=2.0, seed=1)
     ks = (5, 1, 60, 2, 33)
@@ -36,8 +36,8 @@ def test_knn_equals_a_double_loop_across_blocks(monkeypatch):
 
 
 def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
-    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 16)
-    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 8)
+    monkeypatch.setattr(classifiers.neighbors, "BANK_BLOCK", 16)
+    monkeypatch.setattr(classifiers.neighbors, "QUERY_BLOCK", 8)
     bank, _ = blobs.blobs(70)
     bank[33] = bank[5]  # A tie across blocks: the earlier row comes first.
     queries, _ = blobs.blobs(20, seed=1)

@@ -67,7 +67,7 @@ def commands(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr(own, "_allowed", set())
+    monkeypatch.setattr(own, "allowed", set())
 
     def call(*words):
         return small.command("sweep", f"--workdir={tmp_path / 's'}", *words)

@@ -82,7 +82,7 @@ def test_small_digits_cover_the_papers_share_of_an_image():
     """Nine digits of 4 in 32 pixels are nine of 28 in 224."""
     ink = tf.fill([28, 28], tf.constant(255, tf.uint8))
     small, large, legible = (
-        digits_module._nine_times(ink, tf.constant([side, side]), digit) > 0
+        digits_module.nine_times(ink, tf.constant([side, side]), digit) > 0
         for side, digit in ((32, 4), (224, 28), (32, 0))
     )
     assert np.mean(small) == np.mean(large) == 9 / 64

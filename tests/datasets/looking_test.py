@@ -169,13 +169,13 @@ def test_scans_of_a_jpeg_are_limited(tmp_path):
 def looks(monkeypatch, tmp_path):
     """The images that are looked at from now on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    look, seen = looking._look, []
+    look, seen = looking.look_at, []
 
     def counted(contents, *options):
         seen.append(contents)
         return look(contents, *options)
 
-    monkeypatch.setattr(looking, "_look", counted)
+    monkeypatch.setattr(looking, "look_at", counted)
     return seen
 
 

@@ -138,7 +138,7 @@ def module(tmp_path, monkeypatch):
         "text = 'cifar10'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(own, "_allowed", {"bench_data"})
+    monkeypatch.setattr(own, "allowed", {"bench_data"})
     return "bench_data"
 
 

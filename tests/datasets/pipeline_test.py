@@ -196,7 +196,7 @@ def test_sources_in_memory_and_large_images_give_the_same_stream(
     memory, paths = (build(kind, tmp_path, monkeypatch) for kind in kinds)
     whole = batches(memory, 4)
     assert_same(whole, batches(paths, 4))
-    monkeypatch.setattr(pipeline, "_BATCHED_BYTES", 0)
+    monkeypatch.setattr(pipeline, "BATCHED_BYTES", 0)
     assert_same(whole, batches(memory, 4))
     assert_same(whole, batches(paths, 4))
 

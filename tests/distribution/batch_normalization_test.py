@@ -10,7 +10,7 @@ from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 EPSILON = 1e-5
 # What is patched to be true, to compute here as on another device.
-_OTHER_DEVICES = {"GPU": "_has_gpus", "TPU": "_sums_are_fused"}
+_OTHER_DEVICES = {"GPU": "has_gpus", "TPU": "sums_are_fused"}
 
 
 def _reference(x, upstream, gamma, beta):

@@ -203,12 +203,12 @@ def _start(own, timeout=20):
         target=lambda: outcome.extend(_outcomes([own], timeout))
     )
     thread.start()
-    processes.wait_for(lambda: failures._answers(*own.places[0]))
+    processes.wait_for(lambda: failures.answers(*own.places[0]))
     return thread, outcome
 
 
 def test_an_absent_first_worker_is_named(monkeypatch):
-    monkeypatch.setattr(rendezvous, "_ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.1)
     first, second = _local(2)
     address = first.tasks[0][1]
     (told,) = _outcomes([second], timeout=0.5)
@@ -233,7 +233,7 @@ def test_an_absent_first_worker_is_named(monkeypatch):
 def test_a_worker_that_cannot_take_part_is_named(differing, text):
     first, second = _local(2)
     waiter, told = _start(first)
-    facts = rendezvous._facts(second) | differing
+    facts = rendezvous.shared_facts(second) | differing
     with _connected(second, [1, facts]) as connection:
         waiter.join(20)
         status, reason = json.load(connection.makefile())
@@ -257,7 +257,7 @@ def test_a_worker_that_ended_is_absent_and_one_that_is_repeated_counts_once():
 def _connected(own, hello=None):
     """A connection to the first worker, on which one reports."""
     connection = socket.create_connection(own.places[0])
-    words = json.dumps(hello or [own.rank, rendezvous._facts(own)])
+    words = json.dumps(hello or [own.rank, rendezvous.shared_facts(own)])
     connection.sendall(words.encode())
     return connection
 

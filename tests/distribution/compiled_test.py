@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.distribution import compiled
 
-compiled._DRIVER, compiled._DEVICES = Path(sys.argv[1]), "CPU"
+compiled.DRIVER, compiled._DEVICES = Path(sys.argv[1]), "CPU"
 distribution.strategy("default")
 for _ in range(int(sys.argv[2])):
     tf.function(lambda x: x + 1)(1.0)
@@ -36,7 +36,7 @@ def machine(tmp_path, monkeypatch):
     (driver / "gpus" / "0").mkdir(parents=True)
     (driver / "version").write_text("version: 580.1\nbuilt: today\n")
     (driver / "gpus" / "0" / "information").write_text("Model: A\nIRQ: 3\n")
-    monkeypatch.setattr(compiled, "_DRIVER", driver)
+    monkeypatch.setattr(compiled, "DRIVER", driver)
     monkeypatch.setattr(tf, "__version__", "2.21.0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "environ", os.environ.copy())

@@ -16,13 +16,13 @@ _FULL = "/run/checkpoints/ckpt-8_temp/part-0; No space left on device"
 @pytest.fixture(params=["there", "gone"])
 def others(request, monkeypatch):
     """Whether the other worker of this process's cluster is there."""
-    monkeypatch.setattr(failures, "_DYING_SECONDS", 0.2)
+    monkeypatch.setattr(failures, "DYING_SECONDS", 0.2)
     server = socket.create_server(("127.0.0.1", 0))
     if request.param == "gone":
         server.close()
         server = socket.socket()  # Its port is free, and nobody listens.
         server.bind(("127.0.0.1", 0))
-    monkeypatch.setattr(failures, "_others", (server.getsockname(),))
+    monkeypatch.setattr(failures, "others", (server.getsockname(),))
     yield request.param
     server.close()
 
@@ -76,8 +76,8 @@ def test_a_worker_may_die_seconds_after_the_error(
     clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     monkeypatch.setattr(failures, "time", clock)
-    monkeypatch.setattr(failures, "_others", (("worker", 1),))
-    monkeypatch.setattr(failures, "_answers", lambda *_: clock.now < dies_after)
+    monkeypatch.setattr(failures, "others", (("worker", 1),))
+    monkeypatch.setattr(failures, "answers", lambda *_: clock.now < dies_after)
     found = _status(tf.errors.UnavailableError, "Connection reset by peer")
     assert found == status
 
@@ -86,7 +86,7 @@ def test_a_worker_is_lost_once_it_does_not_answer_four_times(monkeypatch):
     answers = {"127.0.0.1": iter([1] * 9), "gone": iter([0, 0, 0, 1] + [0] * 5)}
     sleeps, aborts = [], []
     monkeypatch.setattr(
-        failures, "_answers", lambda host, port: next(answers[host])
+        failures, "answers", lambda host, port: next(answers[host])
     )
     monkeypatch.setattr(failures.time, "sleep", sleeps.append)
     monkeypatch.setattr(
@@ -96,8 +96,8 @@ def test_a_worker_is_lost_once_it_does_not_answer_four_times(monkeypatch):
             abort_collective_ops=lambda code, text: aborts.append((code, text))
         ),
     )
-    monkeypatch.setattr(failures, "_others", (("127.0.0.1", 1), ("gone", 1)))
-    failures._watch()
+    monkeypatch.setattr(failures, "others", (("127.0.0.1", 1), ("gone", 1)))
+    failures.watch()
     assert sleeps == [5.0] * 8
     assert aborts == [(14, "gone:1 does not answer this worker")]
 

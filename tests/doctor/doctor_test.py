@@ -18,8 +18,8 @@ def _options(**changes):
 
 @pytest.fixture(autouse=True)
 def _short_measurements(monkeypatch):
-    monkeypatch.setattr(inspection, "_INPUT", 0.1)
-    monkeypatch.setattr(inspection, "_STEPS", 3.0)
+    monkeypatch.setattr(inspection, "INPUT_SECONDS", 0.1)
+    monkeypatch.setattr(inspection, "STEP_SECONDS", 3.0)
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_input_and_step_of_any_run_are_measured(changes):
 
 @small.encoder()
 def test_a_step_that_takes_too_long_is_not_begun(monkeypatch):
-    monkeypatch.setattr(inspection, "_STEPS", 0.0)
+    monkeypatch.setattr(inspection, "STEP_SECONDS", 0.0)
     report = inspection.inspect(_options())
     assert report.facts.step_speed is None and report.facts.hours is None
     assert report.sections["speed"]["step_images_per_second"] is None

@@ -30,7 +30,7 @@ def test_a_full_disk_is_one_error(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", ignored.append)
     columns = {"embeddings": np.zeros([300, 300], np.float32)}
     with pytest.raises(OSError, match="No space left"):
-        output_files._npz("/dev/full", columns, [])
+        output_files.write_npz("/dev/full", columns, [])
     gc.collect()
     assert not ignored
 

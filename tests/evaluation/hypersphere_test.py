@@ -24,7 +24,7 @@ _RNG = np.random.RandomState(0)
 
 
 def test_alignment_and_uniformity_equal_transcriptions(monkeypatch):
-    monkeypatch.setattr(hypersphere, "_BLOCK", 7)
+    monkeypatch.setattr(hypersphere, "BLOCK", 7)
     z = _RNG.normal(size=(30, 3, 4))
     unit = z / np.linalg.norm(z, axis=-1, keepdims=True)
     pairs = [

@@ -181,7 +181,7 @@ def test_a_stage_that_was_stopped_goes_on_bit_for_bit(
     if how == "killed":
         chosen = {"linear_augmentation": "crop", "linear_optimizer": "rmsprop"}
         chosen["linear_learning_rate"] = 0.2
-        monkeypatch.setattr(linear_stage, "_SAVE_SECONDS", 0.0)
+        monkeypatch.setattr(linear_stage, "SAVE_SECONDS", 0.0)
     else:
         stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
         ending = errors.InterruptedRunError

@@ -78,7 +78,7 @@ def test_task_equals_a_transcription(views):
 def test_task_does_not_depend_on_blocks_or_order(monkeypatch):
     z = _RNG.normal(size=(60, 1, 5)) + 0.5 * _RNG.normal(size=(60, 2, 5))
     whole = evaluation.contrastive_accuracy(z, 0.2)
-    monkeypatch.setattr(projections, "_BLOCK", 7)
+    monkeypatch.setattr(projections, "BLOCK", 7)
     blocks = evaluation.contrastive_accuracy(z, 0.2)
     assert blocks["entropy"] == pytest.approx(whole["entropy"])
     assert blocks["correct"].tolist() == whole["correct"].tolist()

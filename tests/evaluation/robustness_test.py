@@ -140,7 +140,7 @@ def test_corruptions_that_nobody_can_make_are_refused_before_the_work():
     scored = _subject("cifar10", robustness_corruptions="frost,contrast")
     with pytest.raises(UserError, match=r"frost.*cifar10_corrupted"):
         protocols.run(scored, ["robustness"])
-    assert not scored._cache
+    assert not scored.cache
     every = contexts.measure("robustness", _subject(), corruptions=())
     assert every["metrics"]["generated"] == [*corruptions.CORRUPTIONS]
 

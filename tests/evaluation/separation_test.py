@@ -26,8 +26,8 @@ def _nearest_by_hand(train, train_labels, test, labels):
 
 @pytest.mark.parametrize("blocks", [(1024, 8192), (7, 11)])
 def test_margins_equal_a_transcription(monkeypatch, blocks):
-    monkeypatch.setattr(separation, "_QUERY_BLOCK", blocks[0])
-    monkeypatch.setattr(separation, "_BANK_BLOCK", blocks[1])
+    monkeypatch.setattr(separation, "QUERY_BLOCK", blocks[0])
+    monkeypatch.setattr(separation, "BANK_BLOCK", blocks[1])
     arrays = *blobs.blobs(60, spread=0.6), *blobs.blobs(40, spread=0.6, seed=1)
     target, noise = _nearest_by_hand(*arrays)
     margin = evaluation.separation_margin(*arrays)

@@ -118,7 +118,7 @@ def test_bytes_are_decoded_as_by_pillow_or_refused(encoder):
     files = odd_images.files()
     module = serving_module.ServingModule(encoder)
     contents = tf.constant([content for _, content in files.values()])
-    images, oks = tf.function(module._decode)(contents)
+    images, oks = tf.function(module.decode_files)(contents)
     for name, image, ok in zip(files, images, oks, strict=True):
         is_text = "EXIF in a" in name and "text" in name
         assert ok == (odd_images.is_native(name) and not is_text), name

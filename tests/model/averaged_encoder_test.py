@@ -56,7 +56,7 @@ def test_what_is_read_of_a_run_is_the_average(tmp_path):
     for part, found in (
         ({"encoder": checkpoints.load_encoder(run)}, encoder.get_weights()),
         ({"projection_head": head}, head.get_weights()),
-        ({"probe": probe}, [read._kernel.numpy(), read._bias.numpy()]),
+        ({"probe": probe}, [read.kernel.numpy(), read.bias.numpy()]),
     ):
         average, last = _by_numpy(str(tmp_path), **part)
         assert _distance(found, average) < 1e-6

@@ -79,7 +79,7 @@ def test_a_compiled_step_of_several_gpus_has_collectives_only(monkeypatch):
 def test_batch_normalization_on_gpus_writes_outputs_and_gradient_only(
     monkeypatch,
 ):
-    monkeypatch.setattr(batch_normalization, "_has_gpus", lambda: True)
+    monkeypatch.setattr(batch_normalization, "has_gpus", lambda: True)
     shape = [8, 4, 4, 16]
     strategy = _two_replicas()
     with strategy.scope():

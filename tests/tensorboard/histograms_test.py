@@ -74,8 +74,8 @@ def test_without_labels_pairs_are_of_one_image():
 
 def test_the_pairs_are_limited():
     assert histograms.images_per_batch(1024, 2) == 2
-    positives, negatives = histograms._pairs((64, 2), None).values()
+    positives, negatives = histograms.pairs_of_views((64, 2), None).values()
     assert len(positives) == 64 and len(negatives) <= 5000
     several = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
-    positives = histograms._pairs((3, 1), several)["positives"]
+    positives = histograms.pairs_of_views((3, 1), several)["positives"]
     assert positives.tolist() == [[0, 1], [1, 2]]

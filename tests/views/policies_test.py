@@ -127,7 +127,7 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
     np.testing.assert_allclose(result, eager, rtol=0, atol=atol)
     # One operation after the other, each with numbers of its own.
     expected = cropped[:, 0]
-    for operation in policy._operations:
+    for operation in policy.operations:
         drawn = prng.uniform(folded[:, 0], operation.streams)
         expected = operation(expected, drawn)
     np.testing.assert_allclose(eager[:, 0], expected, rtol=0, atol=1e-6)

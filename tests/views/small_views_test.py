@@ -91,7 +91,7 @@ def test_small_views_leave_the_large_ones_alone(monkeypatch):
     alone = _made(dataclasses.replace(options, small_views=0), images)
     np.testing.assert_array_equal(both["views"], alone)
     # As photographs, one by one, with numbers that were drawn before.
-    monkeypatch.setattr(datasets.pipeline, "_BATCHED_BYTES", 0)
+    monkeypatch.setattr(datasets.pipeline, "BATCHED_BYTES", 0)
     made = RunViews(options)
     maker = datasets.ViewMaker(
         made.geometric, made.finish, made.halvings, 0, made.numbers

@@ -99,7 +99,7 @@ def partial(path: str, is_folder: bool = False) -> Iterator[str]:
             else:
                 _open(unlocked, "xb").close()
             with contextlib.suppress(OSError):  # It has no locks.
-                resources.callback(os.close, _lock(unlocked))
+                resources.callback(os.close, lock(unlocked))
             os.rename(unlocked, unfinished)
         resources.callback(remove, unfinished)
         yield unfinished
@@ -173,11 +173,11 @@ def remove_leftovers(folder: str) -> None:
         return
     for path in entries(folder, _PARTIAL):
         with contextlib.suppress(OSError), contextlib.ExitStack() as resources:
-            resources.callback(os.close, _lock(path))
+            resources.callback(os.close, lock(path))
             remove(path)
 
 
-def _lock(path: str) -> int:
+def lock(path: str) -> int:
     """Locks a local file or folder until what is returned is closed.
 
     An `OSError`: another process has the lock, or there are no locks.

@@ -18,13 +18,13 @@ import tensorflow as tf
 
 from tf_contrastive.base import errors, files, processes, terminal
 
-_RENEW_SECONDS = 60.0
+RENEW_SECONDS = 60.0
 # An owner on another machine, whose clock may differ, or in another container,
 # that has not renewed the lock for this long is taken for gone.
-_STALE_SECONDS = 10 * _RENEW_SECONDS
+_STALE_SECONDS = 10 * RENEW_SECONDS
 # An object store has no exclusive creation: the last of two writers owns the
 # lock, which both see after this time.
-_SETTLE_SECONDS = 2.0
+SETTLE_SECONDS = 2.0
 # "JOB/ATTEMPT", from whoever starts a job again only after it has ended.
 _ATTEMPT = "TF_CONTRASTIVE_ATTEMPT"
 # How long a network file system may hide what another machine has written.
@@ -127,7 +127,7 @@ class FolderLock:
                 )
             self._write()
         if "://" in self._folder:
-            time.sleep(_SETTLE_SECONDS)
+            time.sleep(SETTLE_SECONDS)
             return None if self._is_owner() else self._read()
         return None
 
@@ -156,7 +156,7 @@ class FolderLock:
         return owner is not None and owner["token"] == self._owner["token"]
 
     def _renew(self) -> None:
-        while not self._closed.wait(_RENEW_SECONDS):
+        while not self._closed.wait(RENEW_SECONDS):
             # A full disk or a lost connection does not end the run.
             with contextlib.suppress(tf.errors.OpError, errors.UserError):
                 if self._is_owner():

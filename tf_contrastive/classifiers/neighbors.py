@@ -15,10 +15,10 @@ from tf_contrastive.config.protocols import KNN_K
 
 # Sides of the blocks of similarities, 16 MiB of float32 each, small enough for
 # the processor's caches.
-_QUERY_BLOCK = 1024
-_BANK_BLOCK = 4096
+QUERY_BLOCK = 1024
+BANK_BLOCK = 4096
 # Queries, and queries times neighbours (8 bytes each), per pass over the bank.
-_QUERIES = 16_384
+QUERIES = 16_384
 _CANDIDATES = 2**23
 
 
@@ -36,7 +36,7 @@ def nearest_neighbors(
       For consecutive parts of the queries (products float32 [b, k], best first;
       rows of the bank int32 [b, k]).
     """
-    size = min(max(_CANDIDATES // k, 1), _QUERIES)
+    size = min(max(_CANDIDATES // k, 1), QUERIES)
     for start in range(0, len(queries), size):
         part = queries[start : start + size]
         yield _search(bank, normalize(part) if cosine else part, k, cosine)
@@ -49,12 +49,12 @@ def _search(
     # The bank is the outer loop, so that each block is normalized once.
     best = np.full([len(queries), k], -np.inf, np.float32)
     rows = np.zeros([len(queries), k], np.int32)
-    products = np.empty([_QUERY_BLOCK, k + _BANK_BLOCK], np.float32)
-    for start in range(0, len(bank), _BANK_BLOCK):
-        block = bank[start : start + _BANK_BLOCK]
+    products = np.empty([QUERY_BLOCK, k + BANK_BLOCK], np.float32)
+    for start in range(0, len(bank), BANK_BLOCK):
+        block = bank[start : start + BANK_BLOCK]
         block = (normalize(block) if cosine else block).T
-        for first in range(0, len(queries), _QUERY_BLOCK):
-            part = slice(first, first + _QUERY_BLOCK)
+        for first in range(0, len(queries), QUERY_BLOCK):
+            part = slice(first, first + QUERY_BLOCK)
             query = queries[part]
             # Earlier candidates come first, so that they win ties.
             candidates = products[: len(query), : k + block.shape[1]]
@@ -101,15 +101,15 @@ def knn(
     classes, index = np.unique(labels, return_inverse=True)
     votes = [
         _votes(
-            cosines[start : start + _QUERY_BLOCK],
-            index[rows[start : start + _QUERY_BLOCK]],
+            cosines[start : start + QUERY_BLOCK],
+            index[rows[start : start + QUERY_BLOCK]],
             len(classes),
             ks,
         )
         for cosines, rows in nearest_neighbors(
             train, test, max(ks), cosine=True
         )
-        for start in range(0, len(rows), _QUERY_BLOCK)
+        for start in range(0, len(rows), QUERY_BLOCK)
     ]
     winners = classes[np.concatenate(votes, axis=1)]
     return winners[0] if np.ndim(k) == 0 else list(winners)

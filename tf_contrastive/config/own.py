@@ -15,7 +15,7 @@ from typing import Any
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 
-_allowed: set[str] = set()
+allowed: set[str] = set()
 # Argument of the command line that allows modules.
 ARGUMENT = "own_modules"
 
@@ -27,12 +27,12 @@ def allow(*names: str) -> None:
             raise errors.UserError(
                 f"{errors.arg(ARGUMENT, name)}: must be names of modules"
             )
-    _allowed.update(names)
+    allowed.update(names)
 
 
 def words() -> list[str]:
     """Returns the flag that allows the same parts in another process."""
-    return [f"--{ARGUMENT}={','.join(sorted(_allowed))}"] if _allowed else []
+    return [f"--{ARGUMENT}={','.join(sorted(allowed))}"] if allowed else []
 
 
 def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
@@ -43,7 +43,7 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     module, _, attribute = name.partition(":")
     given = errors.arg(kind, name)
     hint = errors.did_you_mean(module, families)
-    if _allowed.isdisjoint({module, name}):
+    if allowed.isdisjoint({module, name}):
         raise errors.UserError(
             f"{given}: {module}{hint} may be the code of somebody else, and is"
             " imported only where you name it: set"

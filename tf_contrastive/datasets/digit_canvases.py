@@ -180,7 +180,7 @@ def digit_on_image(
         example = decode_inner(record)
         image = tf.ensure_shape(example["image"], shape or [None, None, 3])
         digit = tf.gather(digits, which(record))
-        layer = _nine_times(digit, tf.shape(image), options.digit)
+        layer = nine_times(digit, tf.shape(image), options.digit)
         layer = layer[..., tf.newaxis]
         blended = image + tf.minimum(layer, 255 - image)  # The clipped sum.
         return example | {"image": tf.ensure_shape(blended, image.shape)}
@@ -199,7 +199,7 @@ def digit_on_image(
     )
 
 
-def _nine_times(digit: tf.Tensor, shape: tf.Tensor, side: int) -> tf.Tensor:
+def nine_times(digit: tf.Tensor, shape: tf.Tensor, side: int) -> tf.Tensor:
     """Repeats uint8 [28, 28] at nine places of a black canvas, uint8 [h, w].
 
     `side` is a digit's in pixels, limited to the available space; 0: an eighth

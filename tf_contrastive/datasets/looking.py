@@ -59,7 +59,7 @@ class _UnreadableError(Exception):
 # ---- One image ---------------------------------------------------------------
 
 
-def _look(contents: bytes) -> tuple[int, ...]:
+def look_at(contents: bytes) -> tuple[int, ...]:
     """Returns what is found of an image's bytes, of `ROW` without the digest.
 
     Raises:
@@ -98,7 +98,7 @@ def _look(contents: bytes) -> tuple[int, ...]:
 
 
 def _look_at_float(contents: bytes, reading: Reading) -> tuple[int, ...]:
-    """Returns what is found of an image that is read whole, as `_look`."""
+    """Returns what is found of an image that is read whole, as `look_at`."""
     name, values = float_images.read(contents)
     height, width, _ = float_images.scaled(values, reading).shape
     return height, width, FORMATS.index(name), PILLOW, 1
@@ -126,7 +126,7 @@ def _row(path: str, reading: Reading) -> tuple[int, ...]:
     else:
         try:
             if reading.float_channels is None:
-                found = _look(contents)
+                found = look_at(contents)
             else:
                 found = _look_at_float(contents, reading)
             return *found, remembered.digest(contents)

@@ -23,7 +23,7 @@ _ALONE = tf.distribute.InputContext()
 CACHE_BYTES = 1 << 30
 # Larger images become views one at a time: a batch of photographs that are not
 # cropped yet takes gigabytes.
-_BATCHED_BYTES = 1 << 19
+BATCHED_BYTES = 1 << 19
 # Their random numbers are drawn for so many at a time.
 _DRAWN_TOGETHER = 32
 
@@ -234,7 +234,7 @@ def _batches(
 ) -> tf.data.Dataset:
     """Makes batches of `rows` draws; `whole` drops a last, smaller one."""
     shape = source.info.image_shape
-    one_by_one = shape is None or math.prod(shape) > _BATCHED_BYTES
+    one_by_one = shape is None or math.prod(shape) > BATCHED_BYTES
 
     def lookup(index: tf.Tensor, record: Record) -> Record:
         if source.arrays is None:

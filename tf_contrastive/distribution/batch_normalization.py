@@ -110,7 +110,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         # In single precision the kernel needs a subtraction of its own, which
         # a compiler includes in the one read of `_one_pass`.
         subtract = inputs.dtype == self.moving_mean.dtype
-        compiled = _sums_are_fused() or _has_gpus()
+        compiled = sums_are_fused() or has_gpus()
         fits = local and self.fused and of_images
         if fits and not (subtract and compiled):
             outputs, mean, variance = self._fused(inputs, subtract)
@@ -163,7 +163,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
             if x.shape.rank == 2:
                 moments = _moments_of_rows(x, axis, guess.dtype)
-            elif _sums_are_fused():
+            elif sums_are_fused():
                 moments = _corrected_moments(x, guess, epsilon, axis)
             else:
                 moments = _moments_by_sample(x, axis, guess.dtype)
@@ -242,17 +242,18 @@ def synchronize(
             )
 
 
-def _has_gpus() -> bool:
+def has_gpus() -> bool:
+    """Whether this process computes on GPUs."""
     return bool(tf.config.list_logical_devices("GPU"))
 
 
-def _sums_are_fused() -> bool:
+def sums_are_fused() -> bool:
     """Whether XLA, other than for GPUs, compiles what is being traced.
 
     A TPU adds while a convolution writes its result, if the sums need nothing
     else of it.
     """
-    return is_compiled() and not _has_gpus()
+    return is_compiled() and not has_gpus()
 
 
 def is_compiled() -> bool:
@@ -267,7 +268,7 @@ def _compiled_on_gpus(function: Callable[..., tf.Tensor]) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any) -> tf.Tensor:
-        return (compiled if _has_gpus() else function)(*args)
+        return (compiled if has_gpus() else function)(*args)
 
     return call
 

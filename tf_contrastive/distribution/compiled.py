@@ -12,7 +12,7 @@ from tensorflow.python.framework import ops  # uid: not in the public API.
 
 from tf_contrastive.base import terminal
 
-_DRIVER = Path("/proc/driver/nvidia")
+DRIVER = Path("/proc/driver/nvidia")
 # Not the CPU's: hosts with different CPUs share home folders.
 _DEVICES = "GPU,XLA_GPU_JIT"
 # Seconds without use after which a program is deleted.
@@ -25,7 +25,7 @@ def keep() -> None:
     Called before TensorFlow starts. The user's own `TF_XLA_FLAGS` and
     `XLA_FLAGS` take precedence. TensorFlow 2.15 fails when it writes a program.
     """
-    machine = [_DRIVER / "version", *_DRIVER.glob("gpus/*/information")]
+    machine = [DRIVER / "version", *DRIVER.glob("gpus/*/information")]
     version = tuple(map(int, tf.__version__.split(".")[:2]))
     if "TF_XLA_FLAGS" in os.environ or len(machine) < 2 or version < (2, 21):
         return

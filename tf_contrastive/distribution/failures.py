@@ -30,7 +30,7 @@ _AMBIGUOUS = (
     tf.errors.UnknownError,
 )
 # How long a lost worker may still seem to answer, and an answer may take.
-_DYING_SECONDS = 3.0
+DYING_SECONDS = 3.0
 _ANSWER_SECONDS = 5.0
 # A worker that does not answer so often, at such intervals, is lost, in 20 to
 # 40 s. TensorFlow gives up one that its first worker misses after 10 s.
@@ -38,7 +38,7 @@ _CHECK_EVERY_SECONDS = 5.0
 _UNANSWERED = 4
 
 # The other workers of this process's cluster. A process joins at most one.
-_others: tuple[tuple[str, int], ...] = ()
+others: tuple[tuple[str, int], ...] = ()
 
 
 class LostWorkerError(errors.InterruptedRunError):
@@ -47,8 +47,8 @@ class LostWorkerError(errors.InterruptedRunError):
 
 def set_others(addresses: Sequence[tuple[str, int]]) -> None:
     """Sets (host, port) of each other worker that this process depends on."""
-    global _others
-    _others = tuple(addresses)
+    global others
+    others = tuple(addresses)
 
 
 def watch_others() -> None:
@@ -58,16 +58,17 @@ def watch_others() -> None:
     reach it but not each other would wait forever. What a worker computes, and
     how long, does not matter: its operating system answers.
     """
-    if _others:
-        threading.Thread(target=_watch, daemon=True).start()
+    if others:
+        threading.Thread(target=watch, daemon=True).start()
 
 
-def _watch() -> None:
-    unanswered = dict.fromkeys(_others, 0)
+def watch() -> None:
+    """Aborts all collectives once another worker does not answer."""
+    unanswered = dict.fromkeys(others, 0)
     while max(unanswered.values()) < _UNANSWERED:
         time.sleep(_CHECK_EVERY_SECONDS)
-        for each in _others:
-            unanswered[each] = 0 if _answers(*each) else unanswered[each] + 1
+        for each in others:
+            unanswered[each] = 0 if answers(*each) else unanswered[each] + 1
     host, port = max(unanswered, key=unanswered.__getitem__)
     context.context().abort_collective_ops(
         tf.errors.UNAVAILABLE, f"{host}:{port} does not answer this worker"
@@ -107,15 +108,15 @@ def reported() -> Iterator[None]:
 
 def _lost_worker(error: Exception) -> str | None:
     """Returns why another worker is taken for lost; None: it is not."""
-    if not _others or not isinstance(error, tf.errors.OpError):
+    if not others or not isinstance(error, tf.errors.OpError):
         return None
     if reason := _line(error, _REMOTE):
         return reason
     if isinstance(error, _AMBIGUOUS):
-        until = time.monotonic() + _DYING_SECONDS
+        until = time.monotonic() + DYING_SECONDS
         while time.monotonic() < until:
-            for host, port in _others:
-                if not _answers(host, port):
+            for host, port in others:
+                if not answers(host, port):
                     return f"{host}:{port} does not answer"
             time.sleep(0.5)
     return None
@@ -132,7 +133,8 @@ def _line(error: Exception, pattern: re.Pattern) -> str | None:
     return None
 
 
-def _answers(host: str, port: int) -> bool:
+def answers(host: str, port: int) -> bool:
+    """Whether something accepts a connection there."""
     try:
         socket.create_connection((host, port), _ANSWER_SECONDS).close()
     except OSError:

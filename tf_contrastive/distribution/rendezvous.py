@@ -22,7 +22,7 @@ _MESSAGE_BYTES = 16384
 # How long a connection may take.
 _REACH_SECONDS = 5.0
 # How much later than its own end the first one's answer may come.
-_ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 20.0
 
 
 class AbsentWorkerError(errors.InterruptedRunError):
@@ -66,7 +66,7 @@ def _listen(cluster: Cluster) -> socket.socket:
         ) from error
 
 
-def _facts(cluster: Cluster) -> dict[str, str]:
+def shared_facts(cluster: Cluster) -> dict[str, str]:
     """What all workers must have in common."""
     addresses = repr(cluster.tasks).encode()
     return {
@@ -137,7 +137,7 @@ def _collect(
                 continue
             ranks[connection] = rank
             (first, _), (name, _) = cluster.tasks[0], cluster.tasks[rank]
-            for what, own in _facts(cluster).items():
+            for what, own in shared_facts(cluster).items():
                 if (other := theirs.get(what)) != own:
                     raise errors.UserError(
                         f"{cluster.origin}: {name} has {what} {other}, {first}"
@@ -178,10 +178,10 @@ def _report(cluster: Cluster, timeout: float) -> None:
             wait = min(left, _REACH_SECONDS)
             place = cluster.places[0]
             with socket.create_connection(place, wait) as connection:
-                report = cluster.rank, _facts(cluster)
+                report = cluster.rank, shared_facts(cluster)
                 connection.sendall(json.dumps(report).encode())
                 # It may have started just now, and waits as long.
-                connection.settimeout(timeout + _ANSWER_SECONDS)
+                connection.settimeout(timeout + ANSWER_SECONDS)
                 status, told = json.load(connection.makefile())
         except OSError as error:
             reason = errors.first_line(error)

@@ -23,8 +23,8 @@ from tf_contrastive.model import networks
 
 # Seconds for reading labels, for the input, and for the step.
 _LABELS = 2.0
-_INPUT = 1.5
-_STEPS = 6.0
+INPUT_SECONDS = 1.5
+STEP_SECONDS = 6.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +63,14 @@ def inspect(run: Pretrain) -> Report:
         if info.unlabelled:  # Each is a class of its own.
             alone = classes.examples - counts.sum()
             counts = np.append(counts, np.ones(alone, counts.dtype))
-    input_speed = speed.measure_input(prepared, _INPUT)
+    input_speed = speed.measure_input(prepared, INPUT_SECONDS)
     step = None
     # Memory that does not suffice is a warning, not an error.
     with (
         contextlib.suppress(tf.errors.ResourceExhaustedError),
         networks.precision(run.runtime.precision),
     ):
-        step = speed.measure_step(model, prepared, _STEPS)
+        step = speed.measure_step(model, prepared, STEP_SECONDS)
     process_memory = None
     if prepared.machine.on_cpu:
         # This process has trained on a part of the batch, or on none.

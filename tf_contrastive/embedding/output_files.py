@@ -70,7 +70,8 @@ def write(
             tf.io.gfile.copy(local, unfinished)
 
 
-def _npz(path: str, columns: Columns, label_names: list[str]) -> None:
+def write_npz(path: str, columns: Columns, label_names: list[str]) -> None:
+    """Writes a local npz file; see `write`."""
     arrays: dict[str, Any] = dict(columns)
     if label_names:
         arrays["label_names"] = np.array(label_names)
@@ -123,4 +124,4 @@ def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
     parquet.write_table(table, path)
 
 
-_WRITERS = {"npz": _npz, "tfrecord": _tfrecord, "parquet": _parquet}
+_WRITERS = {"npz": write_npz, "tfrecord": _tfrecord, "parquet": _parquet}

@@ -91,7 +91,7 @@ class EvaluationContext:
     cancellable: Callable[[Iterable], Iterable] = iter
     # Receives progress, a line at a time.
     log: Callable[[str], None] = lambda line: None
-    _cache: dict[Hashable, Any] = dataclasses.field(
+    cache: dict[Hashable, Any] = dataclasses.field(
         default_factory=dict, init=False
     )
 
@@ -253,9 +253,9 @@ class EvaluationContext:
 
     def cached(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         """Returns `make()` of the first call with this key."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
 
     def embeddings(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Embeds a split in its own order; cached, not to be modified.

@@ -14,7 +14,7 @@ from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
 
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
-_BLOCK = 1024
+BLOCK = 1024
 # Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
 _UNIFORMITY_SCALE = 2.0
 # Random orthogonal directions.
@@ -71,9 +71,9 @@ def uniformity(embeddings: np.ndarray) -> float:
         classifiers.check_embeddings("embeddings", embeddings)
     )
     total = 0.0
-    for start in range(0, len(z), _BLOCK):
+    for start in range(0, len(z), BLOCK):
         # Of rows of length 1, |x - y|^2 = 2 - 2 x.y.
-        part = z[start : start + _BLOCK]
+        part = z[start : start + BLOCK]
         e = np.exp(2 * _UNIFORMITY_SCALE * (part @ z.T - 1))
         own = np.arange(len(part))
         e[own, start + own] = 0.0

@@ -35,7 +35,7 @@ RESULT_FILE = "linear.json"
 STATE = "linear"
 _IDENTITY_FILE = "stage.json"
 # Seconds between two of its checkpoints, and between two lines of progress.
-_SAVE_SECONDS = 60.0
+SAVE_SECONDS = 60.0
 _ADVICE = "make room, and repeat the command to resume"
 
 
@@ -189,7 +189,7 @@ class Progress(classifiers.TrainingObserver):
                     tf.summary.scalar(f"linear/{name}", metrics[name])
             self._writer.flush()
         epochs = self._stage["hyperparameters"]["epochs"]
-        if done == epochs or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
+        if done == epochs or time.monotonic() - self._saved_at >= SAVE_SECONDS:
             self._save()
             terminal.info(
                 f"linear stage: epoch {done}/{epochs}"

@@ -19,7 +19,7 @@ from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
 
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
-_BLOCK = 1024
+BLOCK = 1024
 # Images that are compared with one another: SimCLR's batch, and SINCERE's.
 TASK_BATCH, BOUND_BATCH = 4096, 512
 
@@ -63,8 +63,8 @@ def contrastive_accuracy(
     for rows in np.array_split(order, -(-len(order) // batch_size)):
         for view in range(z.shape[1]):
             candidates = z[rows, (view + 1) % z.shape[1]]
-            for start in range(0, len(rows), _BLOCK):
-                own = np.arange(start, min(start + _BLOCK, len(rows)))
+            for start in range(0, len(rows), BLOCK):
+                own = np.arange(start, min(start + BLOCK, len(rows)))
                 logits = z[rows[own], view] @ candidates.T / temperature
                 every = np.arange(len(logits))
                 right = logits[every, own]

@@ -15,8 +15,8 @@ from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.report import Measurement
 
 # 1024 x 8192 cosines of float32 are 32 MiB, whatever the sizes of the splits.
-_QUERY_BLOCK = 1024
-_BANK_BLOCK = 8192
+QUERY_BLOCK = 1024
+BANK_BLOCK = 8192
 # As the authors' code draws them.
 HISTOGRAM_RANGE = (-0.1, 1.0)
 HISTOGRAM_BINS = 100
@@ -61,12 +61,12 @@ def separation_margin(
     queries = classifiers.normalize(test)
     target = np.full(len(test), -np.inf, np.float32)
     noise = np.full(len(test), -np.inf, np.float32)
-    for start in range(0, len(order), _BANK_BLOCK):
-        rows = order[start : start + _BANK_BLOCK]
+    for start in range(0, len(order), BANK_BLOCK):
+        rows = order[start : start + BANK_BLOCK]
         bank = classifiers.normalize(train[rows])
         present, starts = np.unique(labels[rows], return_index=True)
-        for first in range(0, len(queries), _QUERY_BLOCK):
-            part = slice(first, first + _QUERY_BLOCK)
+        for first in range(0, len(queries), QUERY_BLOCK):
+            part = slice(first, first + QUERY_BLOCK)
             best = np.maximum.reduceat(
                 queries[part] @ bank.T, starts, axis=1
             )  # [b, present]

@@ -27,9 +27,9 @@ class ProbeHead(tf.Module):
     ) -> None:
         super().__init__()
         self._normalize = normalize
-        self._kernel = tf.Variable(kernel, dtype=tf.float32)
-        self._bias = tf.Variable(bias, dtype=tf.float32)
-        self.num_classes = int(self._bias.shape[0])
+        self.kernel = tf.Variable(kernel, dtype=tf.float32)
+        self.bias = tf.Variable(bias, dtype=tf.float32)
+        self.num_classes = int(self.bias.shape[0])
         self.description = description
 
     @classmethod
@@ -55,7 +55,7 @@ class ProbeHead(tf.Module):
         """Returns probabilities [N, C] of features [N, D]."""
         if self._normalize:
             features = heads.unit(features)
-        return tf.nn.softmax(features @ self._kernel + self._bias)
+        return tf.nn.softmax(features @ self.kernel + self.bias)
 
 
 class PrototypeHead(ProbeHead):

@@ -192,7 +192,7 @@ class ServingModule(tf.Module):
     def _embed_bytes(self, bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes `serving_bytes`; the argument's name is the input's name."""
         with tf.device("CPU:0"):
-            pixels, ok = self._decode(bytes)
+            pixels, ok = self.decode_files(bytes)
         embedding = self.encode(self._nonempty(pixels))[: tf.size(bytes)]
         return {
             "embedding": tf.where(ok[:, tf.newaxis], embedding, 0.0),
@@ -200,7 +200,7 @@ class ServingModule(tf.Module):
         }
 
     @tf.autograph.experimental.do_not_convert
-    def _decode(self, files: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def decode_files(self, files: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns pixels [N, S, S, C], zero where not `ok`, and ok [N]."""
 
         @tf.autograph.experimental.do_not_convert

@@ -85,7 +85,9 @@ class Histograms:
         """The views [B * V, S, S, K] and their pairs."""
         views, labels = self._examples()
         needs_labels = self._model.contrastive_loss.needs_labels
-        pairs = _pairs(views.shape[:2], labels if needs_labels else None)
+        pairs = pairs_of_views(
+            views.shape[:2], labels if needs_labels else None
+        )
         with tf.device(DEVICE):
             return tf.reshape(views, [-1, *views.shape[2:]]), pairs
 
@@ -123,7 +125,7 @@ class Histograms:
         )
 
 
-def _pairs(
+def pairs_of_views(
     shape: tuple[int, int], labels: tf.Tensor | None
 ) -> dict[str, np.ndarray]:
     """Returns the "positives" and "negatives": pairs of views, int [n, 2]."""

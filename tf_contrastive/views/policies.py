@@ -103,7 +103,7 @@ class Policy(declared.PolicyDeclaration):
         """Raises `UserError` for colors that are not channels."""
         known = {*self.colors} & {*range(channels)}
         is_right = len(self.colors) == len(known) == 3
-        has_colors = any_channels.OnColors in map(type, self._on_channels)
+        has_colors = any_channels.OnColors in map(type, self.operations)
         if channels < 1 or (has_colors and not is_right):
             raise errors.UserError(
                 f"colors={self.colors} of {errors.arg('channels', channels)}:"
@@ -121,7 +121,7 @@ class Policy(declared.PolicyDeclaration):
         return ()
 
     @functools.cached_property
-    def _on_channels(self) -> tuple[Photometric, ...]:
+    def operations(self) -> tuple[Photometric, ...]:
         """The operations, of as many channels as the images have."""
         if self.channels is None:
             return self._operations
@@ -199,7 +199,7 @@ class Policy(declared.PolicyDeclaration):
           view: int32 [m], number of each view among those of its image;
             required by ablations of one branch.
         """
-        uniforms = _random_numbers(seeds, *self._on_channels)
+        uniforms = _random_numbers(seeds, *self.operations)
         changed = self._in_groups(pixels, uniforms, static)
         if not self._first_view_only:
             return changed
@@ -217,7 +217,7 @@ class Policy(declared.PolicyDeclaration):
         """Applies the operations; on a host, to some views at a time."""
 
         def apply(pixels: tf.Tensor, uniforms: prng.Uniforms) -> tf.Tensor:
-            for operation in self._on_channels:
+            for operation in self.operations:
                 pixels = operation(pixels, uniforms, static)
             return pixels
 

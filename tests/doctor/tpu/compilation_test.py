@@ -86,7 +86,7 @@ def fake(tmp_path, monkeypatch):
             return f"encoder {images}".encode()
 
     monkeypatch.setattr(lowering, "Step", Step)
-    monkeypatch.setattr(tpu, "_INPUT", 0.1)
+    monkeypatch.setattr(tpu, "INPUT_SECONDS", 0.1)
     path = tmp_path / "python"
     path.write_text(_FAKE.replace("PYTHON", sys.executable))
     path.chmod(0o755)

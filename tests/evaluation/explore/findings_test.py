@@ -17,9 +17,9 @@ def _cosines(h):
 
 
 def test_neighbors_are_those_of_all_pairs_across_blocks(monkeypatch):
-    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 7)
-    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 13)
-    monkeypatch.setattr(classifiers.neighbors, "_QUERIES", 20)
+    monkeypatch.setattr(classifiers.neighbors, "QUERY_BLOCK", 7)
+    monkeypatch.setattr(classifiers.neighbors, "BANK_BLOCK", 13)
+    monkeypatch.setattr(classifiers.neighbors, "QUERIES", 20)
     h, _ = blobs.blobs(75)
     found = findings.neighbors(h, 5)
     cosines = _cosines(h)
@@ -82,7 +82,7 @@ def _slow_vote(labels, keys, rows, near):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_votes_equal_a_slow_count(seed, monkeypatch):
-    monkeypatch.setattr(findings, "_ROWS", 11)
+    monkeypatch.setattr(findings, "ROWS", 11)
     random = np.random.RandomState(seed)
     keys = random.randint(60, size=80)
     labels = random.randint(-1, 4, size=80)

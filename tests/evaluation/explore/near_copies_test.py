@@ -55,7 +55,7 @@ def test_copies_correlate_and_other_photographs_do_not(kind, photographs):
 
 
 def test_pairs_are_found_once_in_both_directions(photographs, monkeypatch):
-    monkeypatch.setattr(near_copies, "_PAIRS", 7)
+    monkeypatch.setattr(near_copies, "PAIRS", 7)
     originals = _pictures(photographs[:10])
     pictures = np.concatenate([originals, originals[::-1, :, ::-1]])
     others = np.arange(20)[np.newaxis].repeat(20, 0)

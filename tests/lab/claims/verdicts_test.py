@@ -142,7 +142,7 @@ def test_correlations_over_arms():
     pairs = {"a": (1.0, 3.0), "b": (2.0, 5.0), "c": (4.0, 4.0)}
     units = _units({"": {a: {"x": x, "y y": y} for a, (x, y) in pairs.items()}})
     given = {"left": "correlation of x with y y", "at_least": 0.2}
-    relation = definitions._relation(given, [""], "abc", ["x", "y y"])
+    relation = definitions.read_relation(given, [""], "abc", ["x", "y y"])
     (row,) = verdicts.judge_all([relation], units, 5)
     assert row["mean"] == pytest.approx(1 / math.sqrt(14 / 3 * 2))
     assert row["verdict"] == "holds"
@@ -166,7 +166,7 @@ def test_sums_and_spreads():
         }
     )
     relations = [
-        definitions._relation(
+        definitions.read_relation(
             {"left": left, "right": right, "at_least": 1, "cases": ["long"]},
             values,
             "abc",

@@ -18,7 +18,7 @@ from tf_contrastive.doctor import speed
 from tf_contrastive.doctor.tpu import compilation, lowering
 
 # Seconds for which the input is measured.
-_INPUT = 3.0
+INPUT_SECONDS = 3.0
 
 
 def inspect(
@@ -69,7 +69,7 @@ def inspect(
     rate = None
     if is_here:
         terminal.info("measuring the input")
-        rate = speed.measure_input(prepared, _INPUT)
+        rate = speed.measure_input(prepared, INPUT_SECONDS)
     by_flops = facts["flops"] / (chip.flops / chip.cores)
     by_bytes = facts["bytes"] / (chip.bytes / chip.cores)
     report["step_of_a_core"] = {

@@ -9,7 +9,7 @@ from scipy.sparse import csgraph
 from tf_contrastive import classifiers
 
 # Rows whose neighbours' labels are compared at a time.
-_ROWS = 1024
+ROWS = 1024
 # Neighbours that vote on a label: half an average class, within these limits.
 _LEAST_VOTES, _MOST_VOTES = 5, 50
 
@@ -139,8 +139,8 @@ def vote(
     n = len(labels)
     winner = np.full([n], -1, np.int64)
     support, missing = np.zeros([n]), np.full([n], np.nan)
-    for start in range(0, n, _ROWS):
-        part = slice(start, start + _ROWS)
+    for start in range(0, n, ROWS):
+        part = slice(start, start + ROWS)
         place, own = images.place[part], labels[part]
         rows = nearest[place]
         theirs = voters[rows]

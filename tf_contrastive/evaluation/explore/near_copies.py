@@ -21,7 +21,7 @@ _SCALES = (1.0, 0.95, 0.9, 0.85, 0.8)
 # Grey values of a black frame, of 255, at most.
 _BLACK = 10.0
 # Pairs at a time.
-_PAIRS = 1024
+PAIRS = 1024
 # Standard deviation of details, of 255, below which an image has none.
 _FLAT = 0.5
 # Drawings resemble each other, as all frames of a video do. Where the lower
@@ -74,10 +74,10 @@ def find(pictures: np.ndarray, candidates: np.ndarray, limit: float) -> Pairs:
     pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]]), axis=0)
 
     def compare(start: int) -> np.ndarray:
-        i, j = pairs[start : start + _PAIRS].T
+        i, j = pairs[start : start + PAIRS].T
         return correlations(pictures[i], pictures[j])
 
-    starts = range(0, len(pairs), _PAIRS)
+    starts = range(0, len(pairs), PAIRS)
     parts = [np.zeros([0], np.float32)]
     # NumPy computes such small products on one core.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
