@@ -180,10 +180,10 @@ def _converter(error=None):
 @pytest.mark.parametrize(
     ("replaced", "reason"),
     [
-        ({"_tflite": _converter(), "_MAX_DIFFERENCE": -1.0}, "differs"),
-        ({"_tflite": _converter(AttributeError("no float4"))}, "no float4"),
+        ({"to_tflite": _converter(), "MAX_DIFFERENCE": -1.0}, "differs"),
+        ({"to_tflite": _converter(AttributeError("no float4"))}, "no float4"),
         (
-            {"_tflite": _converter(OSError(errno.ENOSPC, "is full"))},
+            {"to_tflite": _converter(OSError(errno.ENOSPC, "is full"))},
             "free some space",
         ),
     ],

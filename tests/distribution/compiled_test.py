@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.distribution import compiled
 
-compiled.DRIVER, compiled._DEVICES = Path(sys.argv[1]), "CPU"
+compiled.DRIVER, compiled.DEVICES = Path(sys.argv[1]), "CPU"
 distribution.strategy("default")
 for _ in range(int(sys.argv[2])):
     tf.function(lambda x: x + 1)(1.0)

@@ -61,8 +61,8 @@ def test_auto_takes_what_is_there(alone, workers, gpus, options, expected):
         tf.config.experimental, "set_memory_growth", lambda gpu, enable: None
     )
     made = []
-    for name in ("_tpu_strategy", "_multiworker", "_mirrored"):
-        kind = name.strip("_").removesuffix("_strategy")
+    for kind in ("tpu", "multiworker", "mirrored"):
+        name = f"{kind}_strategy"
         alone.setattr(strategies, name, lambda *_, k=kind: made.append(k))
     distribution.strategy("auto", **options)
     assert (made or ["default"]) == [expected]

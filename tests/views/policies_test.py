@@ -65,7 +65,7 @@ def build(case, image_size):
 
 @pytest.mark.parametrize("case", POLICIES)
 def test_operations_change_their_fraction_of_the_views(case):
-    operations = build(case, 20)._operations
+    operations = build(case, 20).operations
     names = [type(operation).__name__ for operation in operations]
     assert names == [name for name, _ in FREQUENCIES[case]]
     count = 2000

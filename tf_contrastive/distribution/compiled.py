@@ -14,7 +14,7 @@ from tf_contrastive.base import terminal
 
 DRIVER = Path("/proc/driver/nvidia")
 # Not the CPU's: hosts with different CPUs share home folders.
-_DEVICES = "GPU,XLA_GPU_JIT"
+DEVICES = "GPU,XLA_GPU_JIT"
 # Seconds without use after which a program is deleted.
 _UNUSED = 60 * 24 * 3600
 
@@ -41,7 +41,7 @@ def keep() -> None:
         return
     os.environ["TF_XLA_FLAGS"] = (
         f"--tf_xla_persistent_cache_directory={folder}"
-        f" --tf_xla_persistent_cache_device_types={_DEVICES}"
+        f" --tf_xla_persistent_cache_device_types={DEVICES}"
     )
     os.environ.setdefault(
         "XLA_FLAGS", f"--xla_gpu_per_fusion_autotune_cache_dir={folder}"

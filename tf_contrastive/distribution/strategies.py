@@ -152,7 +152,8 @@ def split_cpu(virtual_devices: int) -> list[str]:
     return [f"CPU:{i}" for i in range(virtual_devices)]
 
 
-def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+def tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    """Connects to a TPU by its name, that of this machine by default."""
     tpu = tpu or os.environ.get("TPU_NAME") or "local"
     try:
         # In this order, and on pods before any op: the second call adds the
@@ -171,7 +172,8 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _mirrored(virtual_devices: int) -> tf.distribute.Strategy:
+def mirrored_strategy(virtual_devices: int) -> tf.distribute.Strategy:
+    """Makes a strategy of all GPUs, or of parts of the CPU."""
     if not virtual_devices:
         return tf.distribute.MirroredStrategy()
     # Virtual devices share a few threads, on which a ring of collectives can
@@ -192,7 +194,7 @@ def _set_up_gpus() -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def _multiworker(timeout: float) -> tf.distribute.Strategy:
+def multiworker_strategy(timeout: float) -> tf.distribute.Strategy:
     """Waits for the environment's cluster and makes its strategy."""
     workers = cluster.require()
     # TensorFlow would block forever and ignore signals.
@@ -273,10 +275,10 @@ def strategy(
     if name == "auto":
         name = _automatic(virtual_devices, tpu)
     if name == "tpu":
-        return _tpu_strategy(tpu)
+        return tpu_strategy(tpu)
     _set_up_gpus()
     if name == "multiworker":
-        return _multiworker(timeout)
+        return multiworker_strategy(timeout)
     if name == "mirrored":
-        return _mirrored(virtual_devices)
+        return mirrored_strategy(virtual_devices)
     return tf.distribute.get_strategy()

@@ -36,7 +36,6 @@ _OTHER_NAMES = {
     "elastic_transform": "elastic",
 }
 
-
 # A corruption and its severity.
 _Cell = tuple[str, int]
 _CLEAN: _Cell = ("clean", 0)
@@ -205,11 +204,10 @@ def lacks_classifier_or_images(context: EvaluationContext) -> str | None:
     classifier, no_head = options.classifier, classification.lacks_head(context)
     if classifier == "head" and no_head:
         return no_head
-    if classifier == "knn" and (
-        too_many := classification.too_many_neighbors(
-            context, "robustness_k", (options.k,)
-        )
-    ):
+    too_many = classification.too_many_neighbors(
+        context, "robustness_k", (options.k,)
+    )
+    if classifier == "knn" and too_many:
         return too_many
     is_linear = classifier == "linear" or (classifier == "auto" and no_head)
     if is_linear and (rates := context.options.linear.learning_rates):

@@ -27,7 +27,6 @@ def embed_views(
     If there are more than `examples` images, random ones are taken, by the
     seed.
     """
-
     test = context.data.test
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -19,7 +19,7 @@ from tf_contrastive.views import preprocessing
 # The largest difference from the SavedModel, as a fraction of the largest
 # |value|, and the least cosine of an embedding with 8-bit weights. This
 # package's encoders have at least 0.9994.
-_MAX_DIFFERENCE, _MIN_COSINE = 1e-5, 0.999
+MAX_DIFFERENCE, _MIN_COSINE = 1e-5, 0.999
 _INT8 = "tflite dynamic int8"
 _COMPARED = 32  # Images.
 _OPSET = 17
@@ -70,7 +70,7 @@ def write(
     )
     expected = np.asarray(tf.saved_model.load(path)(images))
     converters = {
-        "tflite": lambda: _tflite(function, module),
+        "tflite": lambda: to_tflite(function, module),
         "onnx": lambda: _onnx(function),
     }
     for name in formats:
@@ -100,7 +100,7 @@ def write(
 
 def _check(kind: str, file: str, difference: float, cosine: float) -> None:
     """Raises `UserError` if embeddings differ too much."""
-    fits, allowed = difference <= _MAX_DIFFERENCE, f"{_MAX_DIFFERENCE:g}"
+    fits, allowed = difference <= MAX_DIFFERENCE, f"{MAX_DIFFERENCE:g}"
     if kind == _INT8:
         fits, allowed = cosine >= _MIN_COSINE, f"a cosine of {_MIN_COSINE:g}"
     if not fits:  # NaN does not fit either.
@@ -149,9 +149,10 @@ def compare(
     return float(difference), float(cosines.min())
 
 
-def _tflite(
+def to_tflite(
     function: tf.types.experimental.GenericFunction, module: ServingModule
 ) -> Iterator[tuple[str, bytes, Embed]]:
+    """Yields the format, its bytes and what runs them, images -> features."""
     for kind in ("tflite", _INT8):
         converter = tf.lite.TFLiteConverter.from_concrete_functions(
             [function.get_concrete_function()], module
