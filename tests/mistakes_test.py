@@ -6,9 +6,7 @@ Invalid flags are in `flags_test`.
 import os
 import shlex
 import shutil
-import string
 import sys
-from pathlib import Path
 
 import pytest
 import saved_run
@@ -34,7 +32,7 @@ _SAME = (
 )
 
 # Command line -> a text that the error must contain. {name} is the path of what
-# `_MAKERS` makes, or of nothing. Words before the command are environment
+# `made` makes, {new} of nothing. Words before the command are environment
 # variables; WITHOUT=PACKAGE hides an installed package.
 _INPUTS = {
     # Datasets.
@@ -92,56 +90,27 @@ _INPUTS = {
 }
 
 
-def _damaged_run(path, made):
-    shutil.copytree(made("run"), path)
-    for file in (path / "checkpoints").glob("ckpt-*.data-*"):
-        file.write_bytes(file.read_bytes()[:100])
-
-
-def _run_of_flags(path, made):
-    shutil.copytree(made("run"), path)
-    with open(path / "config.flags", "a") as file:
-        file.write("--loses=supcon\n")
-
-
-# Name -> (path, function: name of a saved model -> its folder) -> None.
-_MAKERS = {
-    "file": lambda path, _: path.write_text("a text\n"),
-    "empty": lambda path, _: path.mkdir(),
-    "binary": lambda path, _: path.write_bytes(bytes(range(256))),
-    "circular": lambda path, _: path.write_text(f"--flagfile={path}\n"),
-    "run": lambda path, made: shutil.copytree(made("run"), path),
-    "run_damaged": _damaged_run,
-    "run_of_flags": _run_of_flags,
-    "five_channels": lambda path, made: shutil.copytree(made("export"), path),
-    "foreign": lambda path, made: shutil.copytree(made("foreign"), path),
-}
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Name -> folder of a saved model, made once."""
+    """A folder of the files, runs and exports that `_INPUTS` names."""
     folder = tmp_path_factory.mktemp("made")
-
-    def export(path):
-        inputs = tf.keras.Input([8, 8, 5])
-        pooled = tf.keras.layers.GlobalAveragePooling2D()(inputs)
-        outputs = tf.keras.layers.Dense(4)(pooled)
-        exporting.export(tf.keras.Model(inputs, outputs), path)
-
-    makers = {
-        "run": lambda path: saved_run.make(path, **_RESOLVED),
-        "export": export,
-        "foreign": lambda path: tf.saved_model.save(tf.Module(), path),
-    }
-
-    def make(name):
-        path = folder / name
-        if not path.exists():
-            makers[name](str(path))
-        return path
-
-    return make
+    (folder / "file").write_text("a text\n")
+    (folder / "empty").mkdir()
+    (folder / "binary").write_bytes(bytes(range(256)))
+    (folder / "circular").write_text("--flagfile=circular\n")
+    saved_run.make(folder / "run", **_RESOLVED)
+    damaged = shutil.copytree(folder / "run", folder / "run_damaged")
+    for file in (damaged / "checkpoints").glob("ckpt-*.data-*"):
+        os.truncate(file, 100)
+    other = shutil.copytree(folder / "run", folder / "run_of_flags")
+    with open(other / "config.flags", "a") as file:
+        file.write("--loses=supcon\n")
+    inputs = tf.keras.Input([8, 8, 5])
+    pooled = tf.keras.layers.GlobalAveragePooling2D()(inputs)
+    encoder = tf.keras.Model(inputs, tf.keras.layers.Dense(4)(pooled))
+    exporting.export(encoder, str(folder / "five_channels"))
+    tf.saved_model.save(tf.Module(), str(folder / "foreign"))
+    return folder
 
 
 def _contents(folder):
@@ -156,12 +125,9 @@ def test_invalid_input_is_named_in_one_line(
     line, made, tmp_path, monkeypatch, capsys
 ):
     expected = _INPUTS[line]
-    paths = {}
-    for _, name, _, _ in string.Formatter().parse(line + expected):
-        if name and name not in paths:
-            paths[name] = str(tmp_path / name)
-            if name in _MAKERS:
-                _MAKERS[name](tmp_path / name, made)
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    names = (*os.listdir(made), "new")
+    paths = {name: str(tmp_path / name) for name in names}
     words = shlex.split(line.format(**paths))
     for name in os.environ:
         if name in ("TF_CONFIG", "TPU_NAME") or name.startswith("SLURM_"):
@@ -183,4 +149,4 @@ def test_invalid_input_is_named_in_one_line(
     assert errors == lines[-1:]
     assert "Traceback" not in printed.err and printed.out == ""
     assert expected.format(**paths) in errors[0]
-    assert _contents(Path(tmp_path)) == before
+    assert _contents(tmp_path) == before
