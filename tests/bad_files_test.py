@@ -23,6 +23,7 @@ import small
 import tensorflow as tf
 from dataset_helpers import encoded, picture, prepare
 from image_helpers import write_records
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
 from tf_contrastive import checkpoints, datasets, flags, train
 from tf_contrastive.base import errors
@@ -254,18 +255,9 @@ def test_random_damage_is_one_line_or_harmless(kind, tmp_path):
 # ---- Lengths -----------------------------------------------------------------
 
 
-def _masked_crc(data):
-    """The checksum of TFRecord files, one bit at a time."""
-    crc = 2**32 - 1
-    for bit in (byte >> i & 1 for byte in data for i in range(8)):
-        crc = crc >> 1 ^ (0x82F63B78 if (crc ^ bit) & 1 else 0)
-    crc ^= 2**32 - 1
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
-
-
 def _header(length):
     data = struct.pack("<Q", length)
-    return data + struct.pack("<I", _masked_crc(data))
+    return data + struct.pack("<I", masked_crc32c(data))
 
 
 def _longer(content, claim=None):
