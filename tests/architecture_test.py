@@ -125,17 +125,12 @@ def test_the_package_does_not_import_what_is_beside_it():
 
 def test_scripts_import_what_exists():
     """Scripts that only maintainers run, and rarely."""
-    sources = {name: path for path, (name, _) in _MODULES.items()}
     for folder in ("examples", "launch", "tools"):
         for path in (_ROOT / folder).glob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 module = getattr(node, "module", None) or ""
-                if not module.startswith("tf_contrastive"):
-                    continue
-                text = (_ROOT / sources[module]).read_text("utf-8")
-                for name in (alias.name for alias in node.names):
-                    known = f"{module}.{name}" in _NAMES
-                    assert known or re.search(rf"\b{name}\b", text), path
+                if module.startswith("tf_contrastive"):
+                    exec(ast.unparse(node), {})
 
 
 def test_only_the_command_line_reads_flags():
