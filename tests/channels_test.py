@@ -108,25 +108,3 @@ def test_commands_take_the_run(images, run, tmp_path, capfd):
     capfd.readouterr()
     assert small.command("embed", *words, *cifar) == 2
     assert "takes 4 channels, and cifar10 has 3" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "flag"),
-    [
-        ({"augmentation": "autoaugment"}, "--augmentation=autoaugment"),
-        ({"augmentation": "simclr+solarize"}, "--augmentation=simclr+solarize"),
-        ({"standardize": "0.5,0.5,0.5/1,1,1"}, "--standardize=0.5,0.5,0.5"),
-        ({"standardize": "imagenet"}, "--standardize=imagenet is of 3"),
-        ({"reading_options": "value_range=2,1"}, "value_range=2.0,1.0"),
-        ({"reading_options": "color_channels=0,1,4"}, "color_channels=0,1,4"),
-    ],
-)
-def test_options_that_need_three_channels_are_refused(
-    options, flag, images, tmp_path, capfd
-):
-    given = {"channels": 4, "dataset": f"folder:{images}", **options}
-    words = small.words(**given, split="train", workdir=tmp_path / "run")
-    assert small.command("pretrain", *words) == 2
-    error = capfd.readouterr().err.splitlines()[-1]
-    assert flag in error
-    assert not (tmp_path / "run").exists()

@@ -1,6 +1,5 @@
 """What an interpreter lacks, and the commands that messages name."""
 
-import importlib.util
 import os
 import shlex
 import sys
@@ -41,22 +40,6 @@ def test_a_wrong_interpreter_gets_one_line(packages, version, named, tmp_path):
     words = [sys.executable, "-S", "-c", "import tf_contrastive"]
     done = processes.run(words, status=1, env=env)
     assert done.stderr.splitlines()[-1].startswith("ImportError: ")
-
-
-def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
-    from tf_contrastive import __main__
-
-    words = ["tf_contrastive", "export", "--workdir=nowhere"]
-    monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setattr(
-        __main__,
-        "run_command_line",
-        lambda *_: importlib.import_module("tensorflow"),
-    )
-    assert __main__.main() == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "tensorflow" in line and sys.executable in line
 
 
 def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch):

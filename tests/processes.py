@@ -101,10 +101,7 @@ for words in json.load(sys.stdin):
     sys.argv = ["{package}", *words]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = main()
-        except ImportError as error:
-            status = str(error)
+        status = main()
     outcomes.append([status, out.getvalue(), err.getvalue()])
 json.dump(outcomes, sys.stdout)
 """
