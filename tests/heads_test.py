@@ -9,17 +9,11 @@ import tensorflow as tf
 from tf_contrastive import heads
 from tf_contrastive.config.projection import HEADS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.model import networks
 
 
 def _features(n=64, d=12):
     return np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
-
-
-def _shapes(head):
-    return {
-        w.name.split("/", 1)[1].removesuffix(":0"): tuple(w.shape)
-        for w in head.trainable_variables
-    }
 
 
 @pytest.mark.parametrize(
@@ -28,35 +22,30 @@ def _shapes(head):
         ("linear", {}, [(12, 5)]),
         ("mlp", {"layers": 2}, [(12, 12), (12, 5)]),
         ("mlp", {"layers": 3, "hidden": 7}, [(12, 7), (7, 7), (7, 5)]),
+        # SINCERE's.
+        ("mlp", {"bias": True}, [(12, 12), (12, 5)]),
     ],
 )
 def test_heads_without_normalization_are_the_papers_formula(
     name, options, kernels
 ):
     head = heads.build(name, output=5, batch_norm=False, **options)
-    z, layers = head(_features()), len(kernels)
-    shapes = _shapes(head).items()
-    assert [v for k, v in shapes if k.endswith("kernel")] == kernels
+    head(_features())
+    layers = [head.get_layer(f"dense{i + 1}") for i in range(len(kernels))]
+    assert [tuple(layer.kernel.shape) for layer in layers] == kernels
+    *hidden, last = layers
+    assert all(layer.use_bias for layer in hidden)
+    assert last.use_bias == options.get("bias", False)
+    assert len(head.weights) == 2 * len(hidden) + 1 + last.use_bias
     expected = _features()
-    for i in range(1, layers):
-        dense = head.get_layer(f"dense{i}")
-        expected = np.maximum(expected @ dense.kernel + dense.bias, 0)
-    expected = expected @ head.get_layer(f"dense{layers}").kernel
-    np.testing.assert_allclose(z, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_the_mlp_of_sincere_has_biases_and_no_normalization():
-    # Some weights leave no unit of an image above 0.
-    tf.keras.utils.set_random_seed(0)
-    head = heads.build("mlp", output=5, batch_norm=False, bias=True)
-    # Features of a ResNet are not negative, and far from centred.
-    features = np.abs(_features())
-    z = head(features).numpy()
-    biases = np.arange(5, dtype=np.float32)
-    head.get_layer("dense2").bias.assign(biases)
-    np.testing.assert_allclose(head(features), z + biases, rtol=1e-5)
-    names = {f"dense{i}/{kind}" for i in (1, 2) for kind in ("kernel", "bias")}
-    assert set(_shapes(head)) == names
+    for layer in layers:
+        expected = expected @ layer.kernel
+        if layer.use_bias:
+            layer.bias.assign(_features(1, layer.units)[0])
+            expected = expected + layer.bias
+        if layer is not last:
+            expected = np.maximum(expected, 0)
+    np.testing.assert_allclose(head(_features()), expected, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -91,7 +80,11 @@ def test_a_probe_can_normalize_its_input():
 def test_mlp_has_simclrs_variables():
     head = heads.build("mlp", hidden=0, output=5)
     head.build([None, 12])
-    assert _shapes(head) == {
+    shapes = {
+        w.name.split("/", 1)[1].removesuffix(":0"): tuple(w.shape)
+        for w in head.trainable_variables
+    }
+    assert shapes == {
         "dense1/kernel": (12, 12),
         "norm1/gamma": (12,),
         "norm1/beta": (12,),
@@ -119,12 +112,9 @@ def test_synchronization_reaches_every_normalization():
 
 @pytest.mark.parametrize("name", HEADS)
 def test_projections_are_float32_under_half_precision(name):
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
+    with networks.precision("mixed_bfloat16"):
         head, probe = heads.build(name), heads.LinearProbe(3)
         z, logits = head(_features(), training=True), probe(_features())
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
     assert z.dtype == logits.dtype == tf.float32
     assert all(w.dtype == tf.float32 for w in head.weights)
 
