@@ -23,8 +23,6 @@ _DOCUMENTS = {
     # `reproduce --report` writes the results.
     if path.name != "RESULTS.md" and path.parent.name != "results"
 }
-# These have names of other projects, and of other versions.
-_WITH_OTHER_NAMES = {"CHANGELOG.md", "docs/migrating.md"}
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _SCRIPT = re.compile(r"(?:\./)?(?:launch|tools)/(\w+)\b(.*)")
 # The package and the laboratory beside it.
@@ -32,6 +30,10 @@ _MAINS = {"tf_contrastive": __main__.main, "lab": lab_main}
 _MODULE = re.compile(r"python -m (tf_contrastive|lab) (.*)")
 
 of_each_document = pytest.mark.parametrize("name", _DOCUMENTS)
+# Others have names of other projects, and of other versions.
+of_our_names = pytest.mark.parametrize(
+    "name", sorted({*_DOCUMENTS} - {"CHANGELOG.md", "docs/migrating.md"})
+)
 
 
 def _blocks(text, *languages):
@@ -95,10 +97,8 @@ def test_links_resolve(name):
             assert anchor in slugs, link
 
 
-@of_each_document
+@of_our_names
 def test_paths_exist(name):
-    if name in _WITH_OTHER_NAMES:
-        return
     folders = "configs|docs|examples|lab|launch|tests|tf_contrastive|tools"
     places = rf"(--flagfile=)?(({folders})/[\w./*-]+)"
     for line in _code(_DOCUMENTS[name]):
@@ -107,10 +107,8 @@ def test_paths_exist(name):
                 assert list(_ROOT.glob(match[2].rstrip("/"))), word
 
 
-@of_each_document
+@of_our_names
 def test_command_lines_parse(name, monkeypatch, capsys):
-    if name in _WITH_OTHER_NAMES:
-        return
     monkeypatch.chdir(_ROOT)
     monkeypatch.syspath_prepend(_ROOT / "examples")
     command = types.SimpleNamespace(run=lambda options: 0)
@@ -127,10 +125,8 @@ def test_command_lines_parse(name, monkeypatch, capsys):
         assert status == 0, (words, capsys.readouterr().err)
 
 
-@of_each_document
+@of_our_names
 def test_flags_exist(name):
-    if name in _WITH_OTHER_NAMES:
-        return
     known = {"help", "helpfull", "flagfile", "own_modules", "logdir"}
     known |= {"master"}  # Of spark-submit.
     for config_class in [*__main__.COMMANDS.values(), *LAB.values()]:
