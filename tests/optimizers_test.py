@@ -4,17 +4,11 @@ import functools
 
 import numpy as np
 import pytest
+import replicas as on_replicas
 import small
 import tensorflow as tf
 
-from tf_contrastive import (
-    datasets,
-    distribution,
-    heads,
-    losses,
-    optimizers,
-    train,
-)
+from tf_contrastive import datasets, heads, losses, optimizers, train
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
 from tf_contrastive.config.runtime import Machine
@@ -38,9 +32,6 @@ VARIANTS = [
     ("adam", {"beta_1": 0.0, "epsilon": 1e-3}),
     ("adamw", {}),
 ]
-variants = pytest.mark.parametrize(
-    "name,options", VARIANTS, ids=lambda value: str(value)
-)
 
 
 def _weights(seed=0):
@@ -176,54 +167,34 @@ def _build(name, variables, options=None, learning_rate=None):
     )
 
 
-def _apply(optimizer, variables, steps, first=0):
-    for step in range(first, first + steps):
-        gradients = [tf.constant(g) for g in _gradients(step)]
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-
-@pytest.mark.parametrize("jit_compile", [None, True])
-@variants
-def test_steps_follow_the_update_rule(name, options, jit_compile):
-    variables = _variables()
-    optimizer = _build(name, variables, options)
-    optimizer.build(variables)
-
-    def step(gradients):
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-    if jit_compile:
-        step = tf.function(step, jit_compile=True)
-    for i in range(20):
-        step([tf.constant(g) for g in _gradients(i)])
-    _assert_close(
-        variables, _transcribed(name, 20, options), _TOLERANCES.get(name, 1e-6)
-    )
-    assert optimizer.iterations.numpy() == 20
-
-
-@pytest.mark.parametrize("name,options", VARIANTS[::3], ids=str)
-def test_two_replicas_equal_one(name, options):
-    strategy = distribution.strategy("mirrored", virtual_devices=2)
+@pytest.mark.parametrize("how", ["eager", "compiled", "two replicas"])
+@pytest.mark.parametrize("name,options", VARIANTS, ids=str)
+def test_steps_follow_the_update_rule(name, options, how):
+    replicas = 2 if how == "two replicas" else 1
+    strategy = on_replicas.strategy(replicas)
     with strategy.scope():
         variables = _variables()
         optimizer = _build(name, variables, options)
         optimizer.build(variables)
 
-    @tf.function
-    def step(gradients):
-        # Half of the gradient is each replica's; the optimizer sums them.
-        strategy.run(
-            lambda: optimizer.apply_gradients(
-                [(g / 2, v) for g, v in zip(gradients, variables, strict=True)]
-            )
-        )
+    def update(gradients):
+        # The optimizer sums the parts of all replicas.
+        parts = [g / replicas for g in gradients]
+        optimizer.apply_gradients(zip(parts, variables, strict=True))
 
+    def step(gradients):
+        strategy.run(update, [gradients])
+
+    if how != "eager":
+        step = tf.function(step, jit_compile=how == "compiled" or None)
     for i in range(20):
         step([tf.constant(g) for g in _gradients(i)])
     expected = _transcribed(name, 20, options)
-    for replica in range(2):
-        values = [variable.values[replica].numpy() for variable in variables]
+    for replica in range(replicas):
+        values = [
+            strategy.experimental_local_results(variable)[replica]
+            for variable in variables
+        ]
         _assert_close(values, expected, _TOLERANCES.get(name, 1e-6))
     assert optimizer.iterations.numpy() == 20
 
@@ -281,7 +252,7 @@ def test_trust_is_one_if_a_norm_is_zero(weights, gradients, expected, style):
     np.testing.assert_array_equal(variable, expected)
 
 
-# ---- Precision, saving and restoring -----------------------------------------
+# ---- Precision ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
@@ -304,28 +275,6 @@ def test_slots_are_float32_under_mixed_precision(name):
     again = optimizers.build(name, learning_rate=0.1)
     again.apply_gradients(zip(gradients, plain, strict=True))
     _assert_close(variables, plain)
-
-
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-@pytest.mark.parametrize("deferred", [False, True])
-def test_a_restored_optimizer_continues(name, deferred, tmp_path):
-    variables = _variables()
-    optimizer = _build(name, variables)
-    _apply(optimizer, variables, 3)
-    path = tf.train.Checkpoint(o=optimizer, v=variables).save(tmp_path / "c")
-    _apply(optimizer, variables, 4, first=3)
-
-    restored = _variables()
-    again = _build(name, restored)
-    if not deferred:
-        again.build(restored)
-    checkpoint = tf.train.Checkpoint(o=again, v=restored)
-    status = checkpoint.restore(path)
-    _apply(again, restored, 4, first=3)
-    status.assert_consumed()
-    assert again.iterations.numpy() == 7
-    for a, b in zip(restored, variables, strict=True):
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 # ---- In a run ----------------------------------------------------------------
