@@ -3,22 +3,19 @@
 import functools
 
 import contexts
+import image_helpers
 import numpy as np
 import small
 import tensorflow as tf
-from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets, encoders, heads
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
 
 
-def photographs(count=64, side=16):
-    """Squares at random places, float32 in [0, 1]."""
-    china = sklearn_datasets.load_sample_image("china.jpg") / np.float32(255)
-    random = np.random.RandomState(4)
-    corners = random.randint(0, 380, size=(count, 2))
-    return np.stack([china[y : y + side, x : x + side] for y, x in corners])
+def photographs(count=64):
+    """Squares at random places, float32 [count, 16, 16, 3] in [0, 1]."""
+    return image_helpers.patches(count, 16) / np.float32(255)
 
 
 @functools.cache
@@ -39,16 +36,16 @@ def head():
     return linear
 
 
-def context(network=None, labelled=True, projection=None, **options):
-    """The encoder, or another network, on images of three random classes."""
-    random = np.random.RandomState(3)
-    images = (photographs(160) * 255).astype(np.uint8)
-    labels = random.randint(3, size=160) if labelled else None
-    splits = [
+def context(labelled=True, projection=None):
+    """The encoder on images of three random classes."""
+    images = image_helpers.patches(160, 16)
+    labels = np.random.RandomState(3).randint(3, size=160)
+    train, test = (
         datasets.from_arrays(images[rows], labels[rows] if labelled else None)
         for rows in (slice(0, 100), slice(100, 160))
-    ]
+    )
     scoring = fields.replace(Scoring(), embedding_batch_size=32)
-    options |= {"run": fields.replace(small.RUN, image_size=16)}
-    options |= {"projection": projection}
-    return contexts.make(network or encoder(), *splits, scoring, **options)
+    run = fields.replace(small.RUN, image_size=16)
+    return contexts.make(
+        encoder(), train, test, scoring, run=run, projection=projection
+    )
