@@ -1,7 +1,8 @@
 """The contract of losses, optimizers and schedules.
 
 Each is built with its defaults, rebuilt from its configuration with equal
-results, and built by its name; an unknown option is named in the error.
+results, and built by its name; an unknown option is named in the error, and
+numbers that float32 does not hold are refused.
 """
 
 import dataclasses
@@ -48,6 +49,16 @@ def _changed(declaration):
     return changed
 
 
+def _check_numbers(make, options):
+    """Gives each option of floats a number that float32 does not hold."""
+    for name, value in options.items():
+        for number in (1e300, 1e-40, float("nan")):
+            if isinstance(value, float | tuple):
+                given = number if isinstance(value, float) else (1.0, number)
+                with pytest.raises(ValueError):
+                    make(**{name: given})
+
+
 def _value(loss):
     if isinstance(loss, losses.MoCo):
         return loss(_Z, keys=_Z[::-1].copy(), queue=_Z[:, 0]).numpy()
@@ -60,6 +71,7 @@ def test_loss(name):
     options = kind.defaults()
     assert kind().get_config() == options
     assert _value(losses.build(name)) == _value(kind())
+    _check_numbers(kind, options)
     options = _changed(kind)
     if "tau_plus" in options:  # It needs normalised projections.
         options["normalize"] = True
@@ -100,6 +112,8 @@ def test_optimizer(name):
     weights = _weights(changed)
     np.testing.assert_array_equal(_weights(again), weights)
     assert np.any(_weights(kind(rate)) != weights)
+    of_rate = {"learning_rate": 0.1}
+    _check_numbers(lambda **o: kind(**of_rate | o), of_rate | options)
     with pytest.raises(errors.UserError, match="'nois'"):
         optimizers_.build(name, learning_rate=0.1, nois=1)
 
@@ -118,6 +132,8 @@ def test_schedule(name):
     for step in (0, 5, 20, 300, 700):
         assert built(step) == schedule(step)
         assert again(step) == changed(step)
+    floats = {"peak": 0.3, "floor": 0.0, **declared.defaults()}
+    _check_numbers(lambda **o: kind(**floats | o, **_RUN), floats)
     with pytest.raises(errors.UserError, match="'nois'"):
         schedules_.build(name, **_PEAK, **_RUN, nois=1)
 
