@@ -93,7 +93,7 @@ def test_signatures_agree_with_the_encoder(run, expected, tmp_path):
 
 
 @pytest.mark.slow
-def test_commands_take_the_run(images, run, tmp_path, capfd):
+def test_commands_take_the_run(images, run, tmp_path):
     protocols = f"--workdir={run}", "--protocols=knn,kmeans", "--scale=cpu"
     assert small.command("evaluate", *protocols) == 0
     report = json.loads((run / "evaluation.json").read_text())
@@ -102,9 +102,3 @@ def test_commands_take_the_run(images, run, tmp_path, capfd):
     words = f"--output={output}", f"--query={images / 'test' / 'class3'}"
     assert small.command("explore", f"--workdir={run}", *words) == 0
     assert (output / "explore.html").exists()
-    cifar = "--input=cifar10", f"--data_dir={PREPARED}"
-    export = exporting.export(str(run), str(tmp_path / "export"))
-    words = f"--saved_model={export}", f"--output={tmp_path / 'h.npz'}"
-    capfd.readouterr()
-    assert small.command("embed", *words, *cifar) == 2
-    assert "takes 4 channels, and cifar10 has 3" in capfd.readouterr().err

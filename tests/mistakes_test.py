@@ -77,6 +77,9 @@ _INPUTS = {
     ),
     "WITHOUT=pyspark embed --workdir={run} --output={new} --shard_size=9"
     " --runner=spark": "--runner=spark",
+    "embed --saved_model={five_channels} --input=digits --output={new}": (
+        "5 channels"
+    ),
     "datasets --show=digits --output={file}/sheet.png": "{file}/sheet.png",
     **{
         f"{words}=s3://b/r": "s3://b/r/"

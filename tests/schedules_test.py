@@ -166,12 +166,6 @@ def test_invalid_scalings_and_durations():
     for boundaries in ((5, 30), (30, 100), (60, 30), (30, 30)):
         with pytest.raises(errors.UserError, match="boundaries="):
             _simclr(name="piecewise", boundaries=boundaries)
-    for options in (
-        {"name": "exponential", "decay_epochs": 0.0},
-        {"name": "piecewise", "decay_rate": 1.5},
-        {"floor": 2.0},
-        {"steps_per_epoch": 0},
-        {"epochs": 0},
-    ):
+    for option in ("steps_per_epoch", "epochs"):
         with pytest.raises(errors.UserError, match="must be a"):
-            _simclr(**options)
+            _simclr(**{option: 0})
