@@ -77,54 +77,6 @@ def test_linear_equals_a_dense_layer_of_keras(make, label_smoothing):
     np.testing.assert_allclose(scores.scores, model(train), atol=1e-5)
 
 
-class _Stopping(classifiers.TrainingObserver):
-    """Keeps the state in a file; stops after so many epochs."""
-
-    def __init__(self, prefix, stop=None):
-        self._prefix, self._stop = prefix, stop
-        self.told = []
-
-    def begin(self, state):
-        self._state = state
-        done = 0
-        if path := tf.train.latest_checkpoint(self._prefix.parent):
-            state.read(path).assert_consumed()
-            done = int(path.rpartition("-")[2])
-        return done
-
-    def epoch(self, done, metrics):
-        self.told.append((done, metrics))
-        if done == self._stop:
-            self._state.write(f"{self._prefix}-{done}")
-            tf.compat.v1.train.update_checkpoint_state(
-                str(self._prefix.parent), f"{self._prefix}-{done}"
-            )
-            raise InterruptedError
-
-
-def test_a_training_that_goes_on_from_its_state_equals_one_without_a_stop(
-    tmp_path,
-):
-    train, labels = blobs.blobs(100)
-
-    def run(observer):
-        given = {"epochs": 6, "batch_size": 32, "seed": 5, "observer": observer}
-        return _linear(train, labels, train, optimizer=_sgd(epochs=6), **given)
-
-    with pytest.raises(InterruptedError):
-        run(_Stopping(tmp_path / "ckpt", stop=4))
-    rest = _Stopping(tmp_path / "ckpt")
-    scores, losses = run(rest)
-    expected, expected_losses = run(classifiers.TrainingObserver())
-    np.testing.assert_array_equal(scores.scores, expected.scores)
-    assert losses == expected_losses
-    assert [done for done, _ in rest.told] == [5, 6]
-    # Of the last of 18 steps.
-    rate = 0.1 * 32 / 256 * 0.5 * (1 + np.cos(np.pi * 17 / 18))
-    told = rest.told[-1][1]["learning_rate"]
-    assert told == pytest.approx(rate, rel=1e-4)
-
-
 @pytest.mark.parametrize("drawn", [False, True])
 def test_linear_on_normalized_embeddings(drawn):
     train, labels = blobs.blobs(64)

@@ -207,5 +207,10 @@ def test_a_stage_that_was_stopped_goes_on_bit_for_bit(
     assert _scores(found) == _scores(expected)
     _assert_same(_classifier(begun), _classifier(straight))
     # Each epoch has its point, once.
-    points = contexts.points(begun / "events")["linear/loss"]
-    assert sorted(step for step, _ in points) == [4 * n for n in range(1, 7)]
+    points = contexts.points(begun / "events")
+    steps, rates = zip(*sorted(points["linear/learning_rate"]), strict=True)
+    assert [*steps] == [4 * n for n in range(1, 7)]
+    # Of the last of 24 steps.
+    rate = (_SECOND | chosen)["linear_learning_rate"] * 64 / 256
+    rate *= 0.5 * (1 + np.cos(np.pi * 23 / 24))
+    assert rates[-1] == pytest.approx(rate, rel=1e-4)
