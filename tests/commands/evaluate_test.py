@@ -23,7 +23,7 @@ from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import PROTOCOLS
-from tf_contrastive.evaluation import comparison, figures, scoring
+from tf_contrastive.evaluation import comparison, figures, finetune, scoring
 from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.report import Report, row_name
 from tf_contrastive.evaluation.subject import Subject
@@ -162,18 +162,29 @@ def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
 def test_a_divergence_is_reported_after_the_other_results(
     run, monkeypatch, capsys
 ):
-    hits = {"top1": 1.0, "correct": np.ones([360], bool)}
-    error = errors.DivergedError("10% diverged")
-    _stub(monkeypatch, "finetune", ("1%", hits), ("10%", error))
-    with pytest.raises(errors.DivergedError, match=r"trained .*; untrained "):
-        _evaluate(workdir=str(run), protocols="finetune,prototype")
+    train = finetune.train
+
+    def diverging(context, rows, recipe, *, trained):
+        if len(rows) == 10:
+            raise errors.DivergedError("diverged")
+        return train(context, rows, recipe, trained=trained)
+
+    monkeypatch.setattr(finetune, "train", diverging)
+    few = {"finetune_fractions": "0.001,0.1", "finetune_epochs": "1"}
+    few |= {"finetune_scratch": True, "protocols": "finetune,prototype"}
+    with pytest.raises(
+        errors.DivergedError, match=r"trained .*0.1% scratch: .*; untrained "
+    ):
+        _evaluate(workdir=str(run), **few)
     names = [(row["encoder"], row_name(row)) for row in _report(run)["results"]]
     assert names == [
-        (encoder, name)
-        for encoder in ("trained", "untrained")
-        for name in ("finetune 1%", "prototype")
+        ("trained", "finetune 10%"),
+        ("trained", "finetune 10% scratch"),
+        ("trained", "prototype"),
+        ("untrained", "finetune 10%"),
+        ("untrained", "prototype"),
     ]
-    assert "finetune 1%" in capsys.readouterr().out
+    assert "finetune 10%" in capsys.readouterr().out
     (entry,) = _report(run)["history"]
     assert set(entry["protocols"]) == {"finetune@1-cpu", "prototype@1"}
 

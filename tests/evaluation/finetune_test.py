@@ -5,32 +5,23 @@ import digit_networks
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_helpers import write_prepared
+from dataset_helpers import columns
 
-from tf_contrastive import classifiers, datasets, embedding, encoders
+from tf_contrastive import datasets, embedding, encoders
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import finetune, protocols
-from tf_contrastive.evaluation.report import Report, row_name
 
 
-def test_subsets_are_balanced_nested_and_seeded():
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
-    tenth, hundredth, one, other = (
-        balanced_rows(labels, fraction, seed)
-        for fraction, seed in ((0.1, 0), (0.01, 0), (1e-6, 0), (0.1, 1))
-    )
-    # A share of less than one example of each class is one.
-    for rows, count in ((tenth, 10), (hundredth, 1), (one, 1)):
-        assert np.bincount(labels[rows]).tolist() == [count] * 10
-    assert (np.diff(tenth) > 0).all()
-    assert set(hundredth) < set(tenth) != set(other)
-    # A class that has fewer gives all.
+def test_every_class_has_an_equal_number_of_labels_or_all():
     few = np.array([0] * 50 + [1] * 2)
-    drawn = balanced_rows(few, 0.5, seed=0)
-    assert np.bincount(few[drawn]).tolist() == [13, 2]
+    # At least one of each.
+    for fraction, counts in ((0.5, [13, 2]), (1e-6, [1, 1])):
+        drawn = balanced_rows(few, fraction, seed=0)
+        assert np.bincount(few[drawn]).tolist() == counts
+        assert (np.diff(drawn) > 0).all()
 
 
 @pytest.mark.slow
@@ -136,86 +127,28 @@ def test_a_transformer_is_fine_tuned_as_in_moco_v3(monkeypatch):
     assert (recipe.steps, recipe.warmup_steps) == (40, 4)
 
 
-@pytest.mark.slow
-def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
-    class _Model:
-        losses = ()
-
-        def scores(self, context, batches):
-            h, _ = context.subject.embed(batches)
-            return classifiers.Scores(h[:, :10], np.arange(10))
-
-    def train(context, rows, recipe, *, trained):
-        if not trained:
-            raise errors.DivergedError("diverged")
-        return _Model()
-
-    monkeypatch.setattr(finetune, "train", train)
-    recorded = []
-
-    class Recording(Report):
-        def add(self, *arguments):
-            row = super().add(*arguments)
-            recorded.append(row_name(row))
-            return row
-
-    scored = digit_networks.subject(
-        finetune_fractions="0.1,1", finetune_scratch=True, knn_k="1,5"
-    )
-    with pytest.raises(
-        errors.DivergedError, match=r"10% scratch: .* 100% scratch: "
-    ):
-        protocols.run(scored, ["finetune", "knn"], Recording())
-    assert recorded == ["finetune 10%", "finetune 100%", "knn k=1", "knn k=5"]
-
-
 # ---- The labels -------------------------------------------------------------
 
-_IDS = ["n01440764", "n01443537", "n01484850", "n01491361"]
-# As in SimCLR's lists: in no order.
-_LISTED = [31, 4, 17, 2, 38, 9, 12, 23]
 
+@pytest.fixture
+def context(data_dir, opened):
+    """Makes contexts of ImageNet, with the published list of 1 %."""
 
-def _prepare(root, rows, name, **options):
-    """Prepares images of the form of imagenet2012."""
-    images, _ = digit_networks.digits()
-    columns = {
-        "image": np.repeat(images[rows, ..., np.newaxis], 3, -1),
-        "label": np.array(rows) % 4,
-    }
-    write_prepared(
-        root,
-        lambda f: {
-            "image": f.Image(shape=(8, 8, 3)),
-            "label": f.ClassLabel(names=_IDS),
-        },
-        {"train": columns, "validation": columns},
-        name,
-        **options,
-    )
+    def make(split="train", **options):
+        train, test = (
+            opened("imagenet2012", x) for x in (split, "train[90%:]")
+        )
+        return digit_networks.subject(
+            train, test, data_dir=data_dir, finetune_scratch=False, **options
+        )
 
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    """ImageNet, with the published list of 1 %."""
-    root = tmp_path_factory.mktemp("prepared")
-    _prepare(root, list(range(40)), "imagenet2012")
-    _prepare(root, sorted(_LISTED), "imagenet2012_subset", config="1pct")
-    return root
-
-
-def _context(data_dir, split="train", **options):
-    opened = [
-        datasets.source("imagenet2012", part, data_dir=str(data_dir))
-        for part in (split, "validation")
-    ]
-    return digit_networks.subject(
-        *opened, data_dir=str(data_dir), finetune_scratch=False, **options
-    )
+    return make
 
 
 @pytest.mark.slow
-def test_the_published_labels_are_those_of_imagenet_alone(data_dir):
+def test_the_published_labels_are_those_of_imagenet_alone(
+    context, opened, monkeypatch
+):
     options = {
         "finetune_fractions": "0.01,1",
         "finetune_epochs": "1",
@@ -224,35 +157,32 @@ def test_the_published_labels_are_those_of_imagenet_alone(data_dir):
     train, used = finetune.train, []
 
     def spy(context, rows, *arguments, **options):
-        chosen = context.data.train.select(rows).examples()
-        used.append(np.stack([x["image"][..., 0] for x in chosen]))
+        used.append(context.data.train.select(rows))
         return train(context, rows, *arguments, **options)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(finetune, "train", spy)
-        published = contexts.measure("finetune", _context(data_dir, **options))
-    images, _ = digit_networks.digits()
-    np.testing.assert_array_equal(used[0], images[sorted(_LISTED)])
-    part = _context(data_dir, split="train[:80%]", **options)
-    drawn = contexts.measure("finetune", part)
+    monkeypatch.setattr(finetune, "train", spy)
+    published = contexts.measure("finetune", context(**options))
+    listed = columns(opened("imagenet2012_subset/1pct"))["image"]
+    np.testing.assert_array_equal(columns(used[0])["image"], listed)
+    drawn = contexts.measure("finetune", context("train[:60]", **options))
     subsets = [
         [part[name]["metrics"]["subset"] for name in ("1%", "100%")]
         for part in (published, drawn)
     ]
     assert subsets == [["imagenet2012_subset/1pct", "all"], ["drawn", "all"]]
-    assert published["1%"]["metrics"]["labels"] == len(_LISTED)
-    assert drawn["1%"]["metrics"]["labels"] == 4
+    assert published["1%"]["metrics"]["labels"] == len(listed) == 120
+    assert drawn["1%"]["metrics"]["labels"] == 60
     # Results of both are not compared.
     assert published["1%"]["resolved"]["subset"] == "published"
     assert published["100%"]["resolved"]["subset"] == "drawn"
     assert drawn["1%"]["resolved"] == {"optimizer": "sgd", "subset": "drawn"}
 
 
-def test_labels_that_are_not_here_are_an_error_that_says_what_to_do(data_dir):
-    context = _context(data_dir, finetune_fractions="1,0.1")
+def test_labels_that_are_not_here_are_an_error_that_says_what_to_do(context):
+    missing = context(finetune_fractions="1,0.1")
     for word in ("imagenet2012_subset/10pct", "fractions"):
-        assert word in protocols.missing("finetune", context)
+        assert word in protocols.missing("finetune", missing)
     with pytest.raises(errors.UserError, match="imagenet2012_subset/10pct"):
-        protocols.run(context, ["finetune"])
-    whole = _context(data_dir, finetune_fractions="1", finetune_epochs="1")
+        protocols.run(missing, ["finetune"])
+    whole = context(finetune_fractions="1", finetune_epochs="1")
     assert protocols.missing("finetune", whole) is None
