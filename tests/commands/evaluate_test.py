@@ -1,12 +1,8 @@
 """`evaluate` as a command: records, comparisons, watching a running job."""
 
-import functools
 import json
 import shutil
 import signal
-import sys
-import threading
-import time
 from pathlib import Path
 
 import contexts
@@ -16,15 +12,14 @@ import processes
 import pytest
 import small
 import tensorflow as tf
+from dataset_helpers import class_folders
 
 from tf_contrastive import checkpoints, datasets, embedding, exporting, train
 from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import comparison, figures, finetune, scoring
-from tf_contrastive.evaluation.context import Data
 from tf_contrastive.evaluation.report import Report, row_name
 from tf_contrastive.evaluation.subject import Subject
 
@@ -73,11 +68,7 @@ def evaluated(trained, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_folder_without_a_test_split_needs_a_fraction(run, tmp_path):
-    for number, example in enumerate(datasets.load("digits", "train")[0]):
-        folder = tmp_path / "images" / str(example["label"].numpy())
-        folder.mkdir(parents=True, exist_ok=True)
-        image = PIL.Image.fromarray(example["image"].numpy())
-        image.save(folder / f"{number}.png")
+    class_folders(tmp_path / "images", per_class=50)
     name = f"folder:{tmp_path}/images"
     given = {"workdir": str(run), "dataset": name, "protocols": "knn"}
     with pytest.raises(errors.AbsentSplitError, match="test_fraction"):
@@ -89,13 +80,12 @@ def test_a_folder_without_a_test_split_needs_a_fraction(run, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "images")
     for spelled in (name, f"{name}/", f"folder:{tmp_path}/link"):
         options = _options(**given | {"dataset": spelled})
-        with pytest.raises(errors.UserError, match="287 image"):
+        with pytest.raises(errors.UserError, match="20 image"):
             scoring.open_setting(options, tf.distribute.get_strategy(), learned)
     _evaluate(**given, untrained=False)
     stored = np.load(run / "evaluation" / "trained-knn.npz")
     right, *_ = (stored[name] for name in stored if name.endswith("correct"))
-    assert len(right) == pytest.approx(1437 / 5, abs=5)
-    assert right.mean() > 0.5
+    assert len(right) == 20
     # The curves of the run are those of its own dataset.
     tags = contexts.points(run / "events" / "evaluation")
     assert tags and all(tag.startswith(f"{name}/trained/") for tag in tags)
@@ -123,53 +113,40 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
     assert columns["last/knn k=1"] == top1
 
 
-def _stub(monkeypatch, name, *measurements):
-    """Lets a protocol have these variants' measurements, or raise them."""
+def _let_fine_tuning_raise(monkeypatch, error):
+    """With ten labels, one of each class; with more it trains."""
+    train = finetune.train
 
-    def measured(result):
-        if isinstance(result, BaseException):
-            raise result
-        return result
+    def raising(context, rows, recipe, *, trained):
+        if len(rows) == 10:
+            raise error
+        return train(context, rows, recipe, trained=trained)
 
-    def measure(context, **_):
-        for variant, result in measurements:
-            yield variant, functools.partial(measured, result)
-
-    # The function is found from the declaration.
-    monkeypatch.setattr(sys.modules[__name__], "stub", measure, raising=False)
-    path = f"{__name__}:stub"
-    monkeypatch.setattr(PROTOCOLS[name], "implementation", path)
+    monkeypatch.setattr(finetune, "train", raising)
 
 
 @pytest.mark.slow
 def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
-    hits = {"top1": 1.0, "correct": np.ones([360], bool)}
-    killed = ("", KeyboardInterrupt())
-    _stub(monkeypatch, "finetune", ("1%", hits), ("10%", hits), killed)
+    _let_fine_tuning_raise(monkeypatch, KeyboardInterrupt())
+    few = {"finetune_fractions": "0.1,0.2,0.001", "finetune_epochs": "1"}
+    few |= {"finetune_scratch": False, "protocols": "prototype,finetune"}
     with pytest.raises(KeyboardInterrupt):
-        _evaluate(workdir=str(run), protocols="prototype,finetune")
+        _evaluate(workdir=str(run), **few)
     names = [row_name(row) for row in _report(run)["results"]]
-    assert names == ["prototype", "finetune 1%", "finetune 10%"]
+    assert names == ["prototype", "finetune 10%", "finetune 20%"]
     (entry,) = _report(run)["history"]
-    assert "trained/finetune/10%/top1" in entry["metrics"]
+    assert "trained/finetune/20%/top1" in entry["metrics"]
     # `watch` measures it again.
     assert list(entry["protocols"]) == ["prototype@1"]
     stored = np.load(run / "evaluation" / "trained-finetune.npz")
-    assert {"1%.correct", "10%.correct"} < set(stored.files)
+    assert {"10%.correct", "20%.correct"} < set(stored.files)
 
 
 @pytest.mark.slow
 def test_a_divergence_is_reported_after_the_other_results(
     run, monkeypatch, capsys
 ):
-    train = finetune.train
-
-    def diverging(context, rows, recipe, *, trained):
-        if len(rows) == 10:
-            raise errors.DivergedError("diverged")
-        return train(context, rows, recipe, trained=trained)
-
-    monkeypatch.setattr(finetune, "train", diverging)
+    _let_fine_tuning_raise(monkeypatch, errors.DivergedError("diverged"))
     few = {"finetune_fractions": "0.001,0.1", "finetune_epochs": "1"}
     few |= {"finetune_scratch": True, "protocols": "finetune,prototype"}
     with pytest.raises(
@@ -199,8 +176,8 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
         "plots": {"curve": figure},
         "arrays": {"points": np.arange(3)},
     }
-    subject = _Labelled(name="mine")
-    _add(tmp_path, subject, {"": part}, "picture", 7)
+    context = contexts.changed(_labelled(), name="mine")
+    _add(tmp_path, context, {"": part}, "picture", 7)
     with PIL.Image.open(
         tmp_path / "evaluation/mine-picture-curve.png"
     ) as image:
@@ -214,11 +191,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
 @pytest.mark.slow
 def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
     """An export of unlabelled data: what needs no labels is left."""
-    images = np.random.default_rng(0).integers(0, 256, [30, 8, 8, 3], np.uint8)
-    (tmp_path / "flat").mkdir()
-    for number, pixels in enumerate(images):
-        image = PIL.Image.fromarray(pixels)
-        image.save(tmp_path / "flat" / f"{number}.png")
+    class_folders(tmp_path, ["flat"], per_class=30)
     exporting.export(str(trained), str(tmp_path / "export"))
     _evaluate(
         saved_model=str(tmp_path / "export"),
@@ -252,19 +225,18 @@ def test_images_whose_labels_the_run_has_learned_are_refused(trained):
 # ---- Comparing ---------------------------------------------------------------
 
 
-class _Labelled:
-    """The part of a subject that records look at."""
-
-    def __init__(self, split="test", value=0.0, name="trained", train=None):
-        images = np.zeros([60, 8, 8, 3], np.uint8)
-        labels = np.arange(60) % 4
-        test = datasets.from_arrays(images, labels, split=split)
-        of_train = {"split": "train", "labels": labels} | (train or {})
-        shown = images[: len(of_train["labels"])]
-        self.data = Data(datasets.from_arrays(shown, **of_train), test)
-        encoder = tf.Module()
-        encoder.weight = tf.Variable(value)
-        self.subject = Subject(encoder, name=name)
+def _labelled(split="test", value=0.0, train=None):
+    """A context of blank images, and an encoder with these weights."""
+    images = np.zeros([60, 8, 8, 3], np.uint8)
+    labels = np.arange(60) % 4
+    test = datasets.from_arrays(images, labels, split=split)
+    of_train = {"split": "train", "labels": labels} | (train or {})
+    shown = images[: len(of_train["labels"])]
+    encoder = small.convolutions(filters=(1,))
+    weights = encoder.get_weights()
+    encoder.set_weights([np.full_like(x, value) for x in weights])
+    train = datasets.from_arrays(shown, **of_train)
+    return contexts.make(encoder, train, test)
 
 
 def _add(folder, context, parts, protocol="knn", step=1):
@@ -277,41 +249,38 @@ def _add(folder, context, parts, protocol="knn", step=1):
         report.add(context, facts | {"variant": variant}, part, 1.0)
 
 
-def _record(folder, *, protocol="knn", part=None, subject=None, **hits):
+def _record(folder, *, protocol="knn", part=None, context=None, **hits):
     """Writes one protocol's record, of variants and what each had right."""
     parts = {
         name: {"correct": np.array(right), **(part or {})}
         for name, right in hits.items()
     }
-    _add(folder, subject or _Labelled(), parts, protocol)
+    _add(folder, context or _labelled(), parts, protocol)
     return str(folder)
 
 
 def test_comparison_finds_better_worse_and_tied(tmp_path, capsys):
     weak = [True] * 30 + [False] * 30
     strong = [True] * 50 + [False] * 10
-    # 10 examples that a alone has right, 3 that b alone has (SimCLR, B.8).
-    near = [True] * 17 + [False] * 10 + [True] * 3 + [False] * 30
-    far = [True] * 17 + [True] * 10 + [False] * 3 + [False] * 30
-    a = _record(tmp_path / "a", up=strong, down=weak, even=weak, near=far)
-    b = _record(tmp_path / "b", up=weak, down=strong, even=weak, near=near)
+    a = _record(tmp_path / "a", up=strong, down=weak, even=weak, more=weak)
+    b = _record(tmp_path / "b", up=weak, down=strong, even=weak)
     options = _options(compare=f"{a},{b}", output_dir=str(tmp_path))
     assert command.run(options) == 0
     out = capsys.readouterr().out
     report = json.loads((tmp_path / "comparison.json").read_text())
     rows = {r["variant"]: r for r in report["results"]}
     verdicts = {name: row["verdict"] for name, row in rows.items()}
-    outcomes = {"up": "better", "down": "worse", "even": "tied", "near": "tied"}
-    assert verdicts == outcomes
+    assert verdicts == {"up": "better", "down": "worse", "even": "tied"}
     up, down = rows["up"], rows["down"]
     assert up["difference"] == pytest.approx(20 / 60)
     assert up["difference"] == pytest.approx(up["top1_a"] - up["top1_b"])
     assert 0 < up["low"] < up["difference"] < up["high"]
     assert down["difference"] == -up["difference"]
     assert up["p_value"] < 0.001 and rows["even"]["p_value"] == 1.0
-    # Within 4 standard errors of 100,000 draws.
-    assert rows["near"]["p_value"] == pytest.approx(0.0922851563, abs=0.0037)
     assert f"A: {a}" in out and "better" in out and "worse" in out
+    (row,) = report["left_out"]
+    assert (row["variant"], row["reason"]) == ("more", f"not measured for {b}")
+    assert "left out: knn more" in out
 
 
 def test_what_results_are_of_decides_whether_they_compare(tmp_path):
@@ -319,11 +288,15 @@ def test_what_results_are_of_decides_whether_they_compare(tmp_path):
     hits = {"only": [True] * 30 + [False] * 30}
     dtd = {"part": {"dataset": "dtd"}, **hits}
     a, b = (
-        _record(tmp_path / split, subject=_Labelled(split), **dtd)
+        _record(tmp_path / split, context=_labelled(split), **dtd)
         for split in ("test", "validation")
     )
     (row,) = comparison.compare(a, b)["results"]
     assert row["dataset"] == "dtd"
+    _record(tmp_path / "validation", context=_labelled("validation"), **hits)
+    _record(tmp_path / "test", **hits)
+    with pytest.raises(errors.UserError, match=r"common .*split test of"):
+        comparison.compare(a, b)
     a, b, c = (
         _record(
             tmp_path / name, part={"resolved": {"prepared": prepared}}, **hits
@@ -347,9 +320,9 @@ def test_classifiers_of_other_training_images_do_not_compare(train, tmp_path):
         )
     ):
         hits = {"only": [True, False] * 30, "part": part, "protocol": protocol}
-        others = _Labelled(train=train)
+        others = _labelled(train=train)
         a = _record(tmp_path / f"a{number}", **hits)
-        b = _record(tmp_path / f"b{number}", subject=others, **hits)
+        b = _record(tmp_path / f"b{number}", context=others, **hits)
         if is_left_out:
             with pytest.raises(errors.UserError, match=r"only: .*train_"):
                 comparison.compare(a, b)
@@ -362,8 +335,8 @@ def test_results_of_several_checkpoints_are_reported(tmp_path):
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     for folder, value in ((a, 0.0), (b, 1.0)):
         _record(folder, only=hits)
-        subject = _Labelled(value=value)
-        _record(folder, protocol="prototype", subject=subject, only=hits)
+        context = _labelled(value=value)
+        _record(folder, protocol="prototype", context=context, only=hits)
     (line,) = comparison.compare(a, b)["warnings"]
     assert line.startswith(f"{b}: ")
 
@@ -380,24 +353,6 @@ def test_a_run_compares_with_its_untrained_encoder(evaluated):
         expected = top1["trained", name] - top1["untrained", name]
         assert row["difference"] == pytest.approx(expected)
         assert row["low"] <= row["difference"] <= row["high"]
-    same = comparison.compare(str(evaluated), str(evaluated))
-    assert {r["verdict"] for r in same["results"]} == {"tied"}
-
-
-@pytest.mark.slow
-def test_incomparable_results_are_left_out_with_a_reason(evaluated, run):
-    options = {"workdir": str(run), "protocols": "knn,prototype"}
-    options |= {"knn_k": "1,3", "untrained": False}
-    _evaluate(**options, test_split="test[:200]")
-    with pytest.raises(errors.UserError, match="no result in common") as told:
-        comparison.compare(str(evaluated), str(run))
-    assert "split test of" in str(told.value)
-    _evaluate(**options)
-    report = comparison.compare(str(evaluated), str(run))
-    assert [row_name(r) for r in report["results"]] == ["prototype"]
-    reasons = {r["variant"]: r["reason"] for r in report["left_out"]}
-    assert "hyperparameters {'k': [1, 5]" in reasons["k=1"]
-    assert "not measured for" in reasons["k=3"]
 
 
 # ---- Watching ----------------------------------------------------------------
@@ -422,15 +377,14 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(
     run, monkeypatch, capsys
 ):
     """Also by a protocol that diverges, after the others."""
-    error = errors.DivergedError("1% diverged")
-    with monkeypatch.context() as patch:
-        _stub(patch, "finetune", ("1%", error))
-        options = _watch(run, protocols="finetune,prototype")
-        assert command.run(options) == 0
+    _let_fine_tuning_raise(monkeypatch, errors.DivergedError("diverged"))
+    few = {"finetune_fractions": "0.001", "finetune_epochs": "1"}
+    options = _watch(run, protocols="finetune,prototype", **few)
+    assert command.run(options) == 0
     assert _steps(run) == [5, 10, 15]
     said = capsys.readouterr()
     assert "the run has ended: 3 checkpoint(s) scored" in said.err
-    assert said.err.count("1% diverged") >= 3
+    assert said.err.count("0.1%: diverged") >= 3
     assert {r["encoder"] for r in _report(run)["results"]} == {"trained"}
     points = contexts.points(run / "events" / "evaluation")
     assert [step for step, _ in points["trained/prototype/top1"]] == [5, 10, 15]
@@ -454,10 +408,6 @@ def test_watch_leaves_out_checkpoints_before_one_that_is_scored(
 
 @pytest.mark.slow
 def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
-    away = run / "away"
-    away.mkdir()
-    for path in (run / "checkpoints").glob("ckpt-15*"):
-        shutil.move(path, away)
     load = Subject.of_run
 
     def deleted_meanwhile(found, **kwargs):
@@ -468,17 +418,7 @@ def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
 
     monkeypatch.setattr(Subject, "of_run", deleted_meanwhile)
 
-    def finish():
-        while _steps_or_none(run) != [5]:
-            time.sleep(0.05)
-        time.sleep(0.5)
-        for path in sorted(away.iterdir(), key=lambda p: p.suffix == ".index"):
-            shutil.move(path, run / "checkpoints")
-
-    thread = threading.Thread(target=finish)
-    thread.start()
     assert command.run(_watch(run, untrained=False)) == 0
-    thread.join()
     assert _steps(run) == [5, 15]
     err = capsys.readouterr().err
     assert "step 10: skipped" in err
