@@ -1,7 +1,5 @@
 """Protocols and the commands around them."""
 
-import contextlib
-import io
 import json
 
 import contexts
@@ -170,11 +168,6 @@ def test_splits_are_those_of_the_run(tmp_path, monkeypatch):
         assert splits(run, dataset=f"{before}b") == ("train", "test")
 
 
-def test_transfer_records_the_options_of_logistic_regression():
-    recorded = Evaluate.of(logistic_penalties=3).recorded("transfer")
-    assert recorded["logistic_options"]["penalties"] == 3
-
-
 def test_a_scale_is_a_version_of_its_own():
     paper, cpu = Evaluate(), Evaluate.of(scale="cpu")
     for name in PROTOCOLS:
@@ -182,6 +175,8 @@ def test_a_scale_is_a_version_of_its_own():
         equal = paper.hyperparameters(name) == cpu.hyperparameters(name)
         version = paper.version_of(name)
         assert cpu.version_of(name) == version + "-cpu" * (not equal), name
+    recorded = Evaluate.of(logistic_penalties=3).recorded("transfer")
+    assert recorded["logistic_options"]["penalties"] == 3
     assert cpu.version_of("linear") == "1-cpu"
     assert cpu.version_of("robustness") == "4-cpu"
 
@@ -196,61 +191,32 @@ def test_an_encoder_that_changes_is_an_error():
         protocols.run(_subject(moving, test, test), ["knn"])
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    """A run on digits whose encoder's statistics differ from initial ones."""
-    folder = str(tmp_path_factory.mktemp("run"))
-    saved_run.make(folder)
-    return folder
-
-
-def _evaluate(**values):
-    options = Evaluate.of(**{"scale": "cpu", **values})
-    options.validate()
-    return evaluate_command.run(options)
-
-
-@pytest.fixture(scope="module")
-def evaluated(workdir):
-    """What `evaluate` says of the run on stdout and as JSON."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert _evaluate(workdir=workdir, linear_epochs=5) == 0
-    with open(f"{workdir}/evaluation.json") as file:
-        return out.getvalue(), json.load(file)
-
-
 @pytest.mark.slow
-def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
-    exporting.export(workdir, str(tmp_path))
-    _evaluate(
-        saved_model=str(tmp_path), dataset="digits", protocols="knn,prototype"
-    )
-    exported, run = capsys.readouterr().out, evaluated[0]
-    exported, run = exported.splitlines(), run.splitlines()
-    # But for the seconds.
-    for ours, theirs in zip(exported[:4], run[:4], strict=True):
-        assert ours.split()[:-1] == theirs.split()[:-1]
-    assert exported[-1] == run[-1]  # The checksum.
-
-
-@pytest.mark.slow
-def test_two_replicas_score_what_one_does(workdir, evaluated, tmp_path):
-    given = {"virtual_devices": 2, "linear_epochs": 5}
+def test_two_replicas_score_a_run_and_its_export_as_one(tmp_path):
+    workdir = str(tmp_path / "run")
+    saved_run.make(workdir)
     exported = exporting.export(workdir, str(tmp_path / "export"))
     export = {"saved_model": exported, "dataset": "digits"}
     export["protocols"] = "knn,prototype"
 
-    def scores(report):
+    def evaluate(folder, **given):
+        output = str(tmp_path / folder)
+        options = Evaluate.of(
+            **{"scale": "cpu", "linear_epochs": 5, "output_dir": output},
+            **given,
+        )
+        options.validate()
+        assert evaluate_command.run(options) == 0
+        report = json.loads((tmp_path / folder / "evaluation.json").read_text())
         keys = ("encoder", "protocol", "variant")
         rows = {tuple(row[x] for x in keys): row for row in report["results"]}
-        return {key: row["top1"] for key, row in rows.items()}
+        scores = {key: row["top1"] for key, row in rows.items()}
+        return scores, report["checksum"]
 
-    expected = scores(evaluated[1])
+    expected, checksum = evaluate("one", workdir=workdir)
     for name, source in (("run", {"workdir": workdir}), ("export", export)):
-        folder = tmp_path / f"of_{name}"
-        _evaluate(**source, **given, output_dir=str(folder))
-        found = scores(json.loads((folder / "evaluation.json").read_text()))
+        found, same = evaluate(f"of_{name}", **source, virtual_devices=2)
+        assert same == checksum
         assert len(found) == (3 if name == "export" else len(expected))
         for key, top1 in found.items():
             # Sums of floats in another order move few images.
