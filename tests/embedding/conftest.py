@@ -1,7 +1,6 @@
-import numpy as np
-import PIL.Image
 import pytest
 import saved_run
+from dataset_helpers import class_folders
 
 from tf_contrastive import datasets
 from tf_contrastive.commands import embed as command
@@ -29,29 +28,19 @@ def embed():
     return run
 
 
-def write_images(folder, count):
-    """Writes images 00.png, 01.png, ..."""
-    folder.mkdir(parents=True)
-    generator = np.random.default_rng(0)
-    for i in range(count):
-        pixels = generator.integers(0, 256, [20, 30, 3], np.uint8)
-        PIL.Image.fromarray(pixels).save(folder / f"{i:02}.png")
-    return folder
-
-
 @pytest.fixture
 def images(tmp_path):
     """A folder of six images."""
-    return write_images(tmp_path / "images", 6)
+    return class_folders(tmp_path, ["images"], per_class=6) / "images"
 
 
 @pytest.fixture
 def damaged(tmp_path, monkeypatch):
     """Paths of four of twelve images, damaged after the command's start."""
-    a, b = (write_images(tmp_path / "damaged" / x, 6) for x in "ab")
-    source = datasets.source(f"folder:{tmp_path}/damaged", "train")
+    root = class_folders(tmp_path / "damaged", "ab", per_class=6)
+    source = datasets.source(f"folder:{root}", "train")
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
-    paths = [a / "01.png", *(b / f"{i:02}.png" for i in range(3))]
+    paths = [root / "a/1.png", *(root / f"b/{i}.png" for i in range(3))]
     for path in paths:
         path.write_bytes(b"no image")
     return [*map(str, paths)]
