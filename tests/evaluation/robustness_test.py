@@ -1,10 +1,10 @@
 """What encoders lose by corruptions."""
 
 import contexts
+import digit_networks
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets
 from tf_contrastive.base.errors import UserError
@@ -21,9 +21,8 @@ def _encoder():
 
 
 def _digits(rows, name="arrays", split="test"):
-    images, labels = sklearn_datasets.load_digits(return_X_y=True)
-    images = np.uint8(np.round(images.reshape(-1, 8, 8)[rows] * 255 / 16))
-    return datasets.from_arrays(images, labels[rows], name=name, split=split)
+    images, labels = (array[rows] for array in digit_networks.digits())
+    return datasets.from_arrays(images, labels, name=name, split=split)
 
 
 def _subject(name="arrays", split="test", **options):
