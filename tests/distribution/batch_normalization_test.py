@@ -42,8 +42,11 @@ def _case(shape, mean=0.0, std=1.0, seed=0):
     return [v.astype(np.float32) for v in (x, upstream, gamma, beta)]
 
 
-def _run(case, replicas, **options):
-    """One training step of the layer, its global batch split over replicas."""
+def _run(case, replicas, at=None, jit_compile=None, **options):
+    """One training step of the layer, its global batch split over replicas.
+
+    `at`: where it is split, if not into equal parts.
+    """
     x, upstream, gamma, beta = case
     strategy = distribution.strategy("mirrored", virtual_devices=replicas)
     with strategy.scope():
@@ -51,16 +54,14 @@ def _run(case, replicas, **options):
         layer.build(x.shape)
     layer.gamma.assign(gamma)
     layer.beta.assign(beta)
-    share = len(x) // replicas
 
     def split(values):
+        parts = np.split(values, at or replicas)
         return strategy.experimental_distribute_values_from_function(
-            lambda c: tf.constant(
-                values[c.replica_id_in_sync_group * share :][:share]
-            )
+            lambda c: tf.constant(parts[c.replica_id_in_sync_group])
         )
 
-    @tf.function
+    @tf.function(jit_compile=jit_compile)
     def step(x, upstream):
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -86,9 +87,9 @@ def _distance(a, b):
     return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
-def _check(case, replicas, limit=2e-6):
+def _check(case, replicas, limit=2e-6, **options):
     expected = _reference(*case)
-    for name, value in _run(case, replicas).items():
+    for name, value in _run(case, replicas, **options).items():
         assert _distance(value, expected[name]) < limit, name
 
 
@@ -121,27 +122,8 @@ def test_other_devices_compute_the_same(device, replicas, monkeypatch):
 
 
 def test_under_xla_the_first_step_costs_no_digits():
-    x, upstream, gamma, beta = _case((16, 8, 8, 8), mean=100, std=0.1)
-    layer = BatchNormalization()
-    layer.build(x.shape)
-    layer.gamma.assign(gamma)
-    layer.beta.assign(beta)
-
-    @tf.function(jit_compile=True)
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs = layer(x, training=True)
-        return outputs, tape.gradient(outputs, x, upstream)
-
-    expected = _reference(x, upstream, gamma, beta)
-    outputs, d_inputs = step(tf.constant(x))
-    for found, name in (
-        (outputs, "outputs"),
-        (d_inputs, "inputs"),
-        (layer.moving_variance, "moving_variance"),
-    ):
-        assert _distance(found, expected[name]) < 2e-6
+    case = _case((16, 8, 8, 8), mean=100, std=0.1)
+    _check(case, replicas=1, jit_compile=True)
 
 
 def test_replicas_far_apart_give_the_variance_between_them():
@@ -159,20 +141,7 @@ def test_local_statistics_differ():
 
 
 def test_unequal_shares_are_weighted_by_their_size():
-    x, _, _, _ = _case((9, 4))
-    strategy = distribution.strategy("mirrored", virtual_devices=2)
-    with strategy.scope():
-        layer = BatchNormalization()
-        layer.build(x.shape)
-    shares = strategy.experimental_distribute_values_from_function(
-        lambda c: tf.constant(
-            x[:3] if not c.replica_id_in_sync_group else x[3:]
-        )
-    )
-    outputs = strategy.run(tf.function(lambda v: layer(v, True)), (shares,))
-    outputs = np.concatenate([v.numpy() for v in outputs.values])
-    np.testing.assert_allclose(outputs.mean(0), 0, atol=1e-6)
-    np.testing.assert_allclose(outputs.var(0), 1, atol=1e-3)
+    _check(_case((9, 4)), replicas=2, at=[3])
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
