@@ -4,16 +4,10 @@ import numpy as np
 
 from lab.benchmarks import evaluation
 
-_EVALUATION = (
-    "evaluation",
-    "--repeats=1",
-    "--nomemory",
-    "--queries=60",
-    "--bank=300",
-    "--bank_dimension=32",
-    "--path_examples=300",
-    "--path_dimension=12",
-    "--path_penalties=5",
+_WORDS = (
+    "evaluation --repeats=1 --nomemory --queries=60 --bank=300"
+    " --bank_dimension=32 --path_examples=300 --path_dimension=12"
+    " --path_penalties=5"
 )
 
 
@@ -31,7 +25,7 @@ def test_wrong_neighbours_and_objectives_fail(benchmark, monkeypatch):
     ):
         wrong = evaluation.TASKS[task]._replace(implementations=makers)
         monkeypatch.setitem(evaluation.TASKS, task, wrong)
-    status, report = benchmark(*_EVALUATION)
+    status, report = benchmark(*_WORDS.split())
     assert status == 1
     notes = [row["note"] for row in report["results"]]
     assert "differs from ours: predictions by" in notes[1]

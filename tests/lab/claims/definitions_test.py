@@ -72,17 +72,9 @@ def test_every_claim_has_valid_commands_and_values_that_are_written():
     ],
 )
 def test_a_relation_with_other_fields_is_refused(relation, message):
-    claim = definitions.claims()["SC-NP"]
-    given = {
-        "claim": claim.claim,
-        "items": claim.items,
-        "cpu": {
-            "arms": {"a": {}, "b": {}},
-            "values": {"x": ["training", "loss"]},
-            "relations": [
-                {"left": "x of a", "right": "x of b", "at_least": 0} | relation
-            ],
-        },
-    }
+    relation = {"left": "x of a", "at_least": 0} | relation
+    values = {"x": ["training", "loss"]}
+    recipe = {"arms": {"a": {}}, "values": values, "relations": [relation]}
+    claims = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
     with pytest.raises(errors.UserError, match=message):
-        definitions.claims_from({"A": given}, "claims.json")
+        definitions.claims_from(claims, "claims.json")

@@ -52,15 +52,13 @@ def test_a_relation_is_tested_against_zero_and_its_bound(
 
 def _judged(left, gate=None, **relation):
     """The row of a relation on made-up units."""
-    terms = (definitions.Term("x", ("a",), ""),)
     unit = {"case": "", "arm": "a"} | ({"gate": gate} if gate else {})
     units = [
         unit | {"seed": seed, "values": {"x": value}}
         for seed, value in enumerate(left)
     ]
-    tested = definitions.Relation(
-        "a", terms, (), 2.0, "at_least", ("",), **relation
-    )
+    given = {"left": "x of a", "at_least": 2, **relation}
+    tested = definitions.read_relation(given, [""], "a", ["x"])
     (row,) = verdicts.judge_all([tested], units, len(left))
     return row["verdict"]
 
