@@ -3,7 +3,6 @@
 import concurrent.futures
 import json
 import socket
-import threading
 
 import processes
 import pytest
@@ -163,17 +162,22 @@ def _local(count):
     return [cluster.from_environment(each) for each in variables]
 
 
-def _outcomes(clusters, timeout=20):
-    """What `wait_for_all` comes to on each: None, or the error's text."""
+def _outcome(own, timeout=20):
+    """What `wait_for_all` comes to: None, or the error's text."""
+    try:
+        return rendezvous.wait_for_all(own, timeout)
+    except errors.UserError as error:
+        return str(error)
 
-    def wait(own):
-        try:
-            return rendezvous.wait_for_all(own, timeout)
-        except errors.UserError as error:
-            return str(error)
 
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        return list(pool.map(wait, clusters))
+_POOL = concurrent.futures.ThreadPoolExecutor(8)
+
+
+def _start(own, timeout=20):
+    """Waits in a thread, at its port; returns the future of the outcome."""
+    future = _POOL.submit(_outcome, own, timeout)
+    processes.wait_for(lambda: failures.answers(*own.places[0]))
+    return future
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -181,45 +185,31 @@ def test_all_go_on_once_all_are_up(count):
     clusters = _local(count)
     # In any order, and again: the ports are free afterwards.
     for order in (clusters, clusters[::-1]):
-        assert _outcomes(order) == [None] * count
+        assert [*_POOL.map(_outcome, order)] == [None] * count
 
 
 def test_an_absent_worker_is_named_to_all_in_time():
     first, second, third = _local(3)
     address = third.tasks[2][1]
-    waiter, told = _start(first, timeout=3)
+    told = _start(first, timeout=3)
     # Its time ends before that of the first one, which decides.
-    (told_second,) = _outcomes([second], timeout=1)
-    waiter.join(20)
+    told_second = _outcome(second, timeout=1)
     absent = f"1 of 3 did not start, or ended: worker 2 ({address})"
-    assert absent in told[0]
+    assert absent in told.result(20)
     assert absent in told_second
-
-
-def _start(own, timeout=20):
-    """Waits in a thread, at its port; returns it, and the outcome's list."""
-    outcome = []
-    thread = threading.Thread(
-        target=lambda: outcome.extend(_outcomes([own], timeout))
-    )
-    thread.start()
-    processes.wait_for(lambda: failures.answers(*own.places[0]))
-    return thread, outcome
 
 
 def test_an_absent_first_worker_is_named(monkeypatch):
     monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.1)
     first, second = _local(2)
     address = first.tasks[0][1]
-    (told,) = _outcomes([second], timeout=0.5)
-    assert f"worker 0 ({address}) did not answer" in told
+    unanswered = f"worker 0 ({address}) did not answer"
+    assert unanswered in _outcome(second, timeout=0.5)
     # Nor does another program that listens there.
     with socket.create_server(first.places[0]) as server:
-        thread = threading.Thread(target=lambda: server.accept()[0].close())
-        thread.start()
-        (told,) = _outcomes([second], timeout=0.5)
-        thread.join()
-    assert f"worker 0 ({address}) did not answer" in told
+        closed = _POOL.submit(lambda: server.accept()[0].close())
+        assert unanswered in _outcome(second, timeout=0.5)
+        closed.result(20)
 
 
 @pytest.mark.parametrize(
@@ -232,24 +222,23 @@ def test_an_absent_first_worker_is_named(monkeypatch):
 )
 def test_a_worker_that_cannot_take_part_is_named(differing, text):
     first, second = _local(2)
-    waiter, told = _start(first)
+    waiting = _start(first)
     facts = rendezvous.shared_facts(second) | differing
     with _connected(second, [1, facts]) as connection:
-        waiter.join(20)
+        told = waiting.result(20)
         status, reason = json.load(connection.makefile())
-    assert text in told[0]
-    assert (status, reason) == (2, told[0])
+    assert text in told
+    assert (status, reason) == (2, told)
 
 
 def test_a_worker_that_ended_is_absent_and_one_that_is_repeated_counts_once():
     first, second, third = _local(3)
-    waiter, told = _start(first, timeout=3)
+    told = _start(first, timeout=3)
     for own in (second, second, third):
         _connected(own).close()
     kept = [_connected(third), _connected(third)]
-    waiter.join(20)
     absent = f"worker 1 ({second.tasks[1][1]})"
-    assert f"1 of 3 did not start, or ended: {absent}" in told[0]
+    assert f"1 of 3 did not start, or ended: {absent}" in told.result(20)
     for connection in kept:
         connection.close()
 
@@ -266,17 +255,15 @@ def test_a_taken_port_is_told():
     first, _ = _local(2)
     port = int(first.tasks[0][1].rpartition(":")[2])
     with socket.create_server(("", port)):
-        (told,) = _outcomes([first])
+        told = _outcome(first)
     assert f"cannot listen at 127.0.0.1:{port}" in told
 
 
 def test_strangers_at_the_port_are_no_workers():
     first, second = _local(2)
-    waiter, told = _start(first)
+    told = _start(first)
     hellos = [0], [7, {}], [0, {}], [1, 2], [True, {}], {"a": 1, "b": 2}
     strangers = [_connected(first, hello) for hello in hellos]
-    assert _outcomes([second]) == [None]
-    waiter.join(20)
-    assert told == [None]
+    assert _outcome(second) is None and told.result(20) is None
     for connection in strangers:
         connection.close()

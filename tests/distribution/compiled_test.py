@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import processes
 import pytest
@@ -133,26 +134,22 @@ def test_programs_that_cannot_be_kept(machine, monkeypatch, case):
 
 
 def test_damaged_and_unused_programs_are_deleted(machine):
-    folder = _folder()
+    folder = Path(_folder())
     message = tf.train.BytesList(value=[b"a", b"b" * 300]).SerializeToString()
     whole = set()
     for length in range(len(message) + 1):
         name, content = f"{length}.pb", message[:length]
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(content)
+        (folder / name).write_bytes(content)
         try:
             tf.train.BytesList.FromString(content)
         except Exception:  # protobuf's, which has no public name on each stack.
             continue
         whole.add(name)
     whole -= {"0.pb"}  # An empty message is valid, but not a program.
-    with open(os.path.join(folder, "zeros.pb"), "wb") as file:
-        file.write(bytes(300))
+    (folder / "zeros.pb").write_bytes(bytes(300))
     for name, days in ("recent", 59), ("unused", 61):
-        path = os.path.join(folder, name)
-        with open(path, "w"):
-            pass
-        seconds = os.stat(path).st_mtime - days * 24 * 3600
-        os.utime(path, (seconds, seconds))
-    assert _folder() == folder
+        (folder / name).touch()
+        seconds = (folder / name).stat().st_mtime - days * 24 * 3600
+        os.utime(folder / name, (seconds, seconds))
+    assert _folder() == str(folder)
     assert {*os.listdir(folder)} == {*whole, "recent"} and len(whole) == 2

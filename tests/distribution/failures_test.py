@@ -3,6 +3,7 @@
 import errno
 import socket
 import types
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -84,22 +85,18 @@ def test_a_worker_may_die_seconds_after_the_error(
 
 def test_a_worker_is_lost_once_it_does_not_answer_four_times(monkeypatch):
     answers = {"127.0.0.1": iter([1] * 9), "gone": iter([0, 0, 0, 1] + [0] * 5)}
-    sleeps, aborts = [], []
+    sleeps, runtime = [], mock.Mock()
     monkeypatch.setattr(
         failures, "answers", lambda host, port: next(answers[host])
     )
     monkeypatch.setattr(failures.time, "sleep", sleeps.append)
-    monkeypatch.setattr(
-        failures.context,
-        "context",
-        lambda: types.SimpleNamespace(
-            abort_collective_ops=lambda code, text: aborts.append((code, text))
-        ),
-    )
+    monkeypatch.setattr(failures.context, "context", lambda: runtime)
     monkeypatch.setattr(failures, "others", (("127.0.0.1", 1), ("gone", 1)))
     failures.watch()
     assert sleeps == [5.0] * 8
-    assert aborts == [(14, "gone:1 does not answer this worker")]
+    runtime.abort_collective_ops.assert_called_once_with(
+        14, "gone:1 does not answer this worker"
+    )
 
 
 @pytest.mark.parametrize(
