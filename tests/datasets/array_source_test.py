@@ -60,9 +60,7 @@ def test_float_arrays_are_rounded_to_8_bits():
         (np.zeros([2, 4, 4, 2], np.uint8), None, "[2, 4, 4, 2]"),
         (np.zeros([0, 4, 4], np.uint8), None, "at least one pixel"),
         (np.zeros([2, 4, 4], np.uint8), [0, 1, 2], "integers [2]"),
-        (np.zeros([2, 4, 4], np.uint8), [0, -1], "at least 0"),
         (np.zeros([2, 4, 4], np.uint8), [0.5, 1.0], "float64"),
-        (np.zeros([2, 4, 4], np.uint8), [[1, 0], [0, 1]], "[2, 2]"),
     ],
 )
 def test_invalid_arrays_are_refused(images, given, words):

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from dataset_helpers import columns, pictures, prepare
+from dataset_helpers import columns
 from PIL import Image
 from scipy import stats
 
@@ -93,21 +93,18 @@ def test_small_digits_cover_the_papers_share_of_an_image():
 
 
 @pytest.mark.slow
-def test_places_are_uniform_over_the_canvas_and_overlap(tmp_path):
-    images, digits = {"train": pictures(1437, 28, 1, 0)}, np.arange(1437) % 10
-    prepare(tmp_path, "mnist", images, {"train": digits}, "0123456789")
-    source = datasets.source("multidigits:count=4", data_dir=str(tmp_path))
-    places = source.arrays["places"].numpy()  # [1437, 4, 2]
+def test_places_are_uniform_over_the_canvas_and_overlap(opened):
+    source = opened("multidigits:count=64")
+    places = source.arrays["places"].numpy()  # [40, 64, 2]
     assert places.min() == 0 and places.max() == 112 - 28
     counts = np.bincount(places.ravel(), minlength=85)
     assert stats.chisquare(counts).pvalue > 1e-3
-    near = np.abs(places[:, 0] - places[:, 1]).max(axis=1) < 28
+    near = np.abs(places[:, ::2] - places[:, 1::2]).max(axis=2) < 28
     # A pair overlaps on each axis with the share of |a - b| < 28 of 0..84.
     a, b = np.mgrid[:85, :85]
     assert abs(near.mean() - (np.abs(a - b) < 28).mean() ** 2) < 0.05
     which = source.arrays["digits"].numpy()[:, 1:]
-    halves = np.bincount(which.ravel() * 10 // 1437)
-    assert stats.chisquare(halves).pvalue > 1e-3
+    assert stats.chisquare(np.bincount(which.ravel())).pvalue > 1e-3
 
 
 def test_in_grid_digits_are_in_cells_of_their_own(opened):
@@ -148,37 +145,29 @@ def test_each_image_has_one_digit_at_nine_places(opened):
     name = "digit_on_image:unique=6,of=cifar10"
     digits, labels = digits_of(opened, "train")
     images = columns(opened("cifar10"))
-    found = columns(opened(name))
-    which = digits_upon(found["image"], images["image"], digits, 8)
+
+    def which(name):
+        found = columns(opened(name))["image"]
+        return digits_upon(found, images["image"], digits, 8)
+
+    found, first = columns(opened(name)), which(name)
     # All of the first six, and none of the others.
-    assert set(which) == set(range(6))
+    assert set(first) == set(range(6))
     assert found["label"].tolist() == images["label"].tolist()
     # The same digits, told by their own class.
     of_digits = opened(name.replace("unique=6", "unique=6,label=digit"))
     assert of_digits.info.label_names == tuple("0123456789")
     rows = columns(of_digits)
     np.testing.assert_array_equal(rows["image"], found["image"])
-    np.testing.assert_array_equal(rows["label"], labels[which])
-    np.testing.assert_array_equal(of_digits.labels(), labels[which])
-
-
-@pytest.mark.slow
-def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
-    digits, _ = digits_of(opened, "train")
-    images = columns(opened("cifar10"))["image"]
-
-    def which(name, split="train", plain=images):
-        found = columns(opened(name, split))["image"]
-        return digits_upon(found, plain, digits, 8)
-
-    name = "digit_on_image:of=cifar10"
-    first = which(name)
-    part = which(name, "train[30:60]", images[30:60])
-    assert part.tolist() == first[30:60].tolist()
-    other = which("digit_on_image:seed=1,of=cifar10")
-    assert (other == first).mean() < 0.2 and (other >= 0).all()
+    np.testing.assert_array_equal(rows["label"], labels[first])
+    np.testing.assert_array_equal(of_digits.labels(), labels[first])
+    # An image has its digit in a part, too, and another one by another seed.
+    part = columns(opened(name, "train[30:60]"))["image"]
+    np.testing.assert_array_equal(part, found["image"][30:60])
+    other = which(name.replace("unique=6", "unique=6,seed=1"))
+    assert (other == first).mean() < 0.4
     # Of 40 digits, 100 images have about 40 (1 - (39/40)^100) = 37.
-    assert len(set(first)) > 30
+    assert len(set(which("digit_on_image:of=cifar10")) - {-1}) > 30
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 import tensorflow as tf
-from dataset_helpers import read, refused, write
+from dataset_helpers import encoded, read, refused, write
 from image_helpers import write_records
 
 from tf_contrastive import datasets
@@ -27,11 +27,9 @@ def numpy_file(array, save=np.save):
 
 
 def pillow_file(planes, kind, **options):
-    file = io.BytesIO()
     first, *others = map(PIL.Image.fromarray, planes)
     more = {"save_all": True, "append_images": others} if others else {}
-    first.save(file, kind, **more, **options)
-    return file.getvalue()
+    return encoded(first, kind, **more, **options)
 
 
 def planes(array):

@@ -19,6 +19,7 @@ from dataset_helpers import (
 from tf_contrastive import datasets
 from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading
+from tf_contrastive.datasets import folders
 
 
 def test_class_folders_are_labels_in_sorted_order(tmp_path):
@@ -52,8 +53,6 @@ def test_object_stores_are_walked(tmp_path, monkeypatch):
             yield "gs:/" + folder, [f"{name}/" for name in names], [*files, ""]
 
     monkeypatch.setattr(tf.io.gfile, "walk", of_store)
-    from tf_contrastive.datasets import folders
-
     images, _ = folders.walk(f"gs:/{tmp_path}")
     assert images == [
         f"train/{name}/{i}.png" for name in ("cat", "dog") for i in range(3)

@@ -83,8 +83,7 @@ def test_records(labels, options, expected, tmp_path):
     known = [label for label in expected if label >= 0]
     assert source.labelled().labels().tolist() == known
     if labels[0] is None:
-        reading = Reading(unlabelled="own_views")
-        refused("label_feature", name=name, reading=reading)
+        refused("label_feature", name=name, reading=_OWN)
     else:  # The first record decides.
         refused("own_views", name=name)
 
