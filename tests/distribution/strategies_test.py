@@ -117,6 +117,7 @@ def test_what_the_hosts_of_a_pod_cannot_reach_is_refused(options, alone):
 
 
 _WORKER = """
+import signal
 from tf_contrastive import distribution
 strategy = distribution.strategy("auto")
 chief = distribution.is_chief(strategy)
@@ -128,6 +129,8 @@ for given in ({"a": "=", "seed": rank}, none), (none, {"train": "n" + rank}):
         distribution.check_same(strategy, *given)
     except ValueError as error:
         print("DIFFERS", error)
+print("ready", flush=True)
+signal.pause()
 """
 
 
@@ -148,32 +151,18 @@ def _in_slurm():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("origin", [small.cluster, _in_slurm])
-def test_two_processes_find_each_other_and_compare_what_they_have(
-    alone, origin
-):
+def test_two_processes_compare_what_they_have_and_end_by_sigterm(alone, origin):
     """What they compute is tested by a drill."""
-    outputs = processes.finish_each(processes.python(_WORKER), origin())
-    for output, role in zip(outputs, ("CHIEF", "OTHER"), strict=True):
-        assert f"{role} of 2" in output
-        assert "DIFFERS worker 1 has seed=1, worker 0 seed=0" in output
-        assert "DIFFERS train: worker 1 reads n1, worker 0 n0" in output
-
-
-_WAITING = """
-import signal
-from tf_contrastive import distribution
-distribution.strategy("multiworker")
-print("ready", flush=True)
-signal.pause()
-"""
-
-
-@pytest.mark.slow
-def test_workers_end_by_sigterm(alone):
-    words = processes.python(_WAITING)
-    with processes.start_each(words, small.cluster()) as workers:
-        for worker in workers:
+    words = processes.python(_WORKER)
+    with processes.start_each(words, origin()) as workers:
+        for worker, role in zip(workers, ("CHIEF", "OTHER"), strict=True):
             worker.until("ready")
+            assert f"{role} of 2" in worker.output
+            differs = "DIFFERS worker 1 has seed=1, worker 0 seed=0"
+            assert differs in worker.output
+            differs = "DIFFERS train: worker 1 reads n1, worker 0 n0"
+            assert differs in worker.output
+        # TensorFlow's server would ignore it.
         for worker in workers:
             worker.kill(signal.SIGTERM)
         assert [x.ended() for x in workers] == [-signal.SIGTERM] * 2
