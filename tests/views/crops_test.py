@@ -12,7 +12,7 @@ from tf_contrastive.views import crops, prng
 
 
 def boxes(height, width, min_area, count=DRAWS):
-    uniforms = prng.uniform(seeds(count), {"crop": 2 * crops.CANDIDATES + 2})
+    uniforms = prng.uniform(seeds(count), crops.RandomCrop.streams)
     return crops.random_boxes(uniforms["crop"], height, width, min_area).numpy()
 
 
@@ -54,7 +54,7 @@ def test_the_box_is_the_whole_image_if_no_crop_fits(height, width, min_area):
 def test_images_are_halved_as_often_as_their_crops_allow(size):
     policy = views.build("simclr", image_size=64)
     made = views.Views(policy, 2)
-    streams = {"crop": 2 * crops.CANDIDATES + 2}
+    streams = crops.RandomCrop.streams
     for seed in seeds(40):
         numbers = {k: u[0] for k, u in made.numbers(seed[tf.newaxis]).items()}
         number = int(made.halvings(tf.constant(size), numbers))
@@ -65,21 +65,6 @@ def test_images_are_halved_as_often_as_their_crops_allow(size):
         least = drawn.numpy()[:, 2:].min()
         assert number == 0 or least >= 64 * 2**number
         assert number == 3 or least < 64 * 2 ** (number + 1)
-
-
-def bilinear(piece, size):
-    """The resize of SimCLR's code: it reads no pixels beyond the crop."""
-    for axis in (0, 1):
-        side = piece.shape[axis]
-        place = (np.arange(size) + 0.5) * side / size - 0.5
-        low = np.floor(place).astype(int)
-        below, above = (
-            np.take(piece, np.clip(i, 0, side - 1), axis)
-            for i in (low, low + 1)
-        )
-        weight = (place - low).reshape([-1, 1, 1] if axis == 0 else [-1, 1])
-        piece = below + weight * (above.astype(float) - below)
-    return piece
 
 
 @pytest.mark.parametrize(
@@ -107,7 +92,8 @@ def test_crops_equal_slice_and_resize(size, mirrored, whole, average):
         ours, box.astype(int), strict=True
     ):
         piece = image[top : top + height, left : left + width]
-        oracle = bilinear(piece, size * average) / 255
+        # As in SimCLR's code, which reads no pixels beyond the crop.
+        oracle = tf.image.resize(piece, [size * average] * 2).numpy() / 255
         cells = oracle.reshape(size, average, size, average, 3)
         oracle = cells.mean(axis=(1, 3))
         oracle = oracle[:, ::-1] if mirrored else oracle

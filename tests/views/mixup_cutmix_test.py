@@ -37,18 +37,6 @@ def _uniforms(images):
     return prng.uniform(_seeds(images)[:, 0], {"mixing": 5})["mixing"].numpy()
 
 
-def _keras_cv(layer, images, labels, monkeypatch, fractions, *centers):
-    """What KerasCV makes of a batch with given draws, and neighbours' order."""
-    order = tf.constant(_neighbours(np.arange(len(images))))
-    layer._sample_from_beta = lambda alpha, beta, shape: tf.constant(fractions)
-    given = iter(centers)
-    with monkeypatch.context() as patched:
-        patched.setattr(tf.random, "shuffle", lambda *_, **__: order)
-        patched.setattr(tf.random, "uniform", lambda **_: next(given))
-        inputs = {"images": images, "labels": tf.one_hot(labels, _CLASSES)}
-        return layer._batch_augment(inputs)
-
-
 @pytest.mark.parametrize("side", [8, 9])
 def test_cutmix_equals_keras_cv_with_the_same_draws(side, monkeypatch):
     from keras_cv.layers import CutMix
@@ -61,10 +49,17 @@ def test_cutmix_equals_keras_cv_with_the_same_draws(side, monkeypatch):
         tf.constant(np.floor(uniforms[:, i] * side), tf.int32) for i in (2, 3)
     )
 
+    order = tf.constant(_neighbours(np.arange(64)))
+    monkeypatch.setattr(tf.random, "shuffle", lambda *_, **__: order)
+
     def keras_cv(images):
-        draws = fraction, top, left
-        made = _keras_cv(CutMix(1.0), images, labels, monkeypatch, *draws)
-        return made["images"].numpy()
+        """What it makes of a batch with these draws, and neighbours' order."""
+        centers = iter([top, left])
+        monkeypatch.setattr(tf.random, "uniform", lambda **_: next(centers))
+        layer = CutMix(1.0)
+        layer._sample_from_beta = lambda *_: tf.constant(fraction)
+        inputs = {"images": images, "labels": tf.one_hot(labels, _CLASSES)}
+        return layer._batch_augment(inputs)["images"].numpy()
 
     # The larger part is the image's own: pasted into it, or it into the other.
     own = views[:, 0].numpy()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import small
 import tensorflow as tf
+from dataset_helpers import pictures
 
 from tf_contrastive import datasets, flags
 from tf_contrastive.base import errors
@@ -66,9 +67,7 @@ def test_crops_have_areas_of_their_own(changes, large, small_area):
     ],
 )
 def test_a_policy_makes_them_on_host_and_device(augmentation):
-    images = np.random.default_rng(0).integers(
-        0, 256, [64, 32, 32, 3], np.uint8
-    )
+    images = pictures(64, 32, 3, seed=0)
     options = _views(augmentation=augmentation, augment_on="host", blur=True)
     host = _made(options, images)
     assert set(host) == {"views", "small_views"}
@@ -84,8 +83,7 @@ def test_a_policy_makes_them_on_host_and_device(augmentation):
 
 
 def test_small_views_leave_the_large_ones_alone(monkeypatch):
-    images = np.random.default_rng(0).integers(0, 256, [64, 32, 32, 3])
-    images = images.astype(np.uint8)
+    images = pictures(64, 32, 3, seed=0)
     options = _views(augmentation="simclr", augment_on="host")
     both = _made(options, images)
     alone = _made(dataclasses.replace(options, small_views=0), images)
