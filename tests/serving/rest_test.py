@@ -111,19 +111,6 @@ def test_texts_for_numbers_take_little_memory():
     assert peak < 20 * len(body)
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("[" * _DEEP, "nested too deeply"),
-        ("7" * 5000, "too many digits"),
-        ("[", "not JSON"),
-    ],
-)
-def test_what_json_cannot_hold_is_named(content, problem):
-    with pytest.raises(HTTPException, match=problem):
-        _read("uint8", f'{{"inputs": {content}}}')
-
-
 def _write(outputs, rows):
     arrays = {k: np.array(v, np.float32) for k, v in outputs.items()}
     return json.loads(rest.write(arrays, rows))
