@@ -9,7 +9,7 @@ import small
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, exporting
+from tf_contrastive import checkpoints, encoders, exporting
 from tf_contrastive.base import errors
 
 _IMAGES = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)
@@ -57,6 +57,7 @@ def test_a_program_in_a_run_is_not_executed(planted, original):
     expected = exporting.load(str(original))(_IMAGES).numpy()
     assert np.abs(expected).max() > 0
     loaded = tf_contrastive.load(str(run))
+    assert isinstance(loaded, encoders.Encoder)  # It checks its images.
     np.testing.assert_array_equal(loaded(_IMAGES), expected)
     encoder = checkpoints.load_encoder(
         checkpoints.load_run(str(original)), trained=False
