@@ -1,4 +1,4 @@
-"""The options of a run: those that are cut off are no run."""
+"""The run in a folder: which runs may follow it, which versions read it."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ import shutil
 import pytest
 import saved_run
 
-from tf_contrastive import checkpoints, exporting, flags, train
+from tf_contrastive import checkpoints, exporting, train
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
 
@@ -16,38 +16,6 @@ def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("original") / "run"
     saved_run.make(folder, branches=True)
     return folder
-
-
-def _refused(run):
-    with pytest.raises(errors.UserError, match=r"config\.flags"):
-        checkpoints.load_run(str(run))
-
-
-@pytest.mark.slow
-def test_options_that_are_cut_off_are_refused(original, tmp_path):
-    run = shutil.copytree(original, tmp_path / "run")
-    path = run / "config.flags"
-    lines = path.read_text().splitlines(True)
-    assert len(lines) > 80
-    for count in range(len(lines)):
-        path.write_text("".join(lines[:count]))
-        _refused(run)
-        if count > 1:
-            with pytest.raises(errors.UserError, match="--flagfile"):
-                flags.parse(
-                    type(checkpoints.check_run(str(original))),
-                    [f"--flagfile={path}", f"--workdir={tmp_path}/new"],
-                )
-    path.write_text("".join(lines))
-    assert checkpoints.check_run(str(run)).data.dataset == "digits"
-
-
-def test_a_flagfile_of_a_user_is_no_run(original, tmp_path):
-    run = shutil.copytree(original, tmp_path / "run")
-    for option in ("nostandardize", "batch_size=100"):
-        path = run / "config.flags"
-        path.write_text(f"--dataset=digits\n--{option}\n")
-        _refused(run)
 
 
 def test_how_data_are_read_may_be_said_later(original):
