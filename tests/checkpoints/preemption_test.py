@@ -31,9 +31,8 @@ def test_a_signal_saves_and_the_same_command_resumes(tmp_path):
 
 def test_a_second_signal_ends_at_once():
     before = signal.getsignal(signal.SIGTERM)
-    with preemption.PreemptionListener(
-        tf.distribute.get_strategy()
-    ) as listener:
+    strategy = tf.distribute.get_strategy()
+    with preemption.PreemptionListener(strategy) as listener:
         os.kill(os.getpid(), signal.SIGINT)
         assert listener.stop_reason() == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
