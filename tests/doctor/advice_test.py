@@ -20,11 +20,12 @@ def _bad(name, remedy, facts=None, **options):
 _SLOW = {"process_memory": 1, "step_speed": 10.0}
 _BAD = [
     _bad("optimizer", "optimizer=adamw", **(_VIT | {"optimizer": "lars"})),
+    # A warm-up is within the run.
     _bad(
         "warmup",
-        "vit_ti4",
+        "warmup_epochs=0.5",
         {"peak_learning_rate": 0.001},
-        **(_VIT | {"warmup_epochs": 0.0}),
+        **(_VIT | {"warmup_epochs": 0.0, "epochs": 5}),
     ),
     _bad("flip", "flip=False", dataset="mnist"),
     _bad("slow_input", "cache=memory", {"input_speed": 250.0}),
@@ -40,20 +41,13 @@ _BAD = [
     _bad("positives", "batch_size", {"positives": 2.9}, loss="supcon"),
     _bad("negatives", "loss=moco", batch_size=16),
     _bad("queue_size", "queue_size=25000", loss="moco", queue_size=65_536),
-    # A queue holds a batch at least, and a warm-up is within the run.
+    # A queue holds a batch at least.
     _bad(
         "queue_size",
         "at most queue_size=1024",
         {"info": doctor_facts.info(1437)},
         loss="moco",
         batch_size=1024,
-    ),
-    _bad(
-        "warmup",
-        "warmup_epochs=0.5",
-        batch_size=1024,
-        epochs=5,
-        warmup_epochs=0.0,
     ),
     _bad("loss_normalize", "loss_normalize=True", loss_normalize=False),
     _bad(
