@@ -11,9 +11,9 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 
 import processes
+import psutil
 import saved_run
 import small
 import tensorflow as tf
@@ -63,16 +63,12 @@ def _stopped(run, is_writing):
     if not is_writing():
         return False
     run.kill(signal.SIGSTOP)
-    processes.wait_for(lambda: _state(run.pid) in "TZ")
+    stopped = psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE
+    processes.wait_for(lambda: psutil.Process(run.pid).status() in stopped)
     if is_writing():
         return True
     run.kill(signal.SIGCONT)
     return False
-
-
-def _state(pid):
-    """The letter of a process's state, such as T for stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _written(folder, pattern):
