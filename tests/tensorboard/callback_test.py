@@ -16,9 +16,7 @@ from tensorboard import default, program
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tf_contrastive import checkpoints, datasets, train, views
-from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.tensorboard import hparams, projector, scalars
+from tf_contrastive.tensorboard import projector, scalars
 
 pytestmark = [
     pytest.mark.usefixtures("small_encoder"),
@@ -37,9 +35,6 @@ _OPTIONS = {
     "projector_examples": 30,
     "profile_steps": (7, 8),
 }
-
-
-_STEPS = 5  # Of an epoch.
 
 
 def _run(workdir, **changes):
@@ -76,20 +71,16 @@ class _Server:
         self.url = tensorboard.launch()
 
     def bytes(self, path, body=None, **query):
-        query = urllib.parse.urlencode(query)
         request = urllib.request.Request(
-            f"{self.url}data/{path}?{query}",
+            f"{self.url}data/{path}?{urllib.parse.urlencode(query)}",
             data=body and json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request) as answer:
             return answer.read()
 
-    def get(self, path, **query):
-        return json.loads(self.bytes(path, **query))
-
-    def post(self, path, body):
-        return json.loads(self.bytes(path, body))
+    def get(self, path, body=None, **query):
+        return json.loads(self.bytes(path, body, **query))
 
 
 @pytest.fixture(scope="module")
@@ -134,11 +125,10 @@ def test_scalars_are_in_groups(server):
         assert rate == pytest.approx(32 * speed[step], rel=1e-5)
 
 
-def test_views_are_below_their_images(server, runs):
-    tags = server.get("plugin/images/tags")
+def test_views_are_below_their_images(server):
     query = {"run": "a/events", "tag": "views", "sample": 0}
     (about_grid,) = server.get("plugin/images/images", **query)
-    assert "views" in tags["a/events"] and about_grid["step"] == 0
+    assert about_grid["step"] == 0
     png = server.bytes(f"plugin/images/individualImage?{about_grid['query']}")
     shown = Image.open(io.BytesIO(png))
     # 8 images of 8 pixels, and 2 views.
@@ -152,7 +142,7 @@ def test_views_are_below_their_images(server, runs):
         assert distance.min() <= 1, place
 
 
-def test_histograms_are_written_after_a_step_and_each_epoch(server, runs):
+def test_histograms_are_written_after_a_step_and_each_epoch(server):
     tags = server.get("plugin/histograms/tags")["a/events"]
     assert len(tags) == 3
     for tag in tags:
@@ -160,46 +150,35 @@ def test_histograms_are_written_after_a_step_and_each_epoch(server, runs):
             "plugin/histograms/histograms", run="a/events", tag=tag
         )
         steps = [step for _, step, _ in found]
-        assert steps == [1, _STEPS, 2 * _STEPS], tag
+        assert steps == [1, 5, 10], tag
         (_, _, first), *_, (_, _, last) = found
         assert first != last
-    ranks = _points(server, "a/events", scalars.FEATURE_RANK)
-    assert list(ranks) == [1, _STEPS, 2 * _STEPS]
-    assert all(1 < rank < 64 for rank in ranks.values())
 
 
 def test_summaries_do_not_change_the_run(runs, tmp_path):
-    folder, result = runs
     options = {**small.UNWATCHED, "profile_steps": ()}
     other = train.pretrain(_run(tmp_path, **options))
-    assert other.metrics == result.metrics
-    names = [
-        [v.name for v in checkpoints.load_encoder(run).variables]
-        for run in map(checkpoints.load_run, (str(tmp_path), str(folder / "a")))
-    ]
-    assert names[0] == names[1]
+    assert other.metrics == runs[1].metrics
 
 
 def test_the_projector_shows_features_labels_and_images(server, runs):
     folder, _ = runs
-    name, count = "b", 20
-    events = f"{name}/events"
     assert set(server.get("plugin/projector/runs")) == {"a/events", "b/events"}
-    found = server.get("plugin/projector/info", run=events)
+    found = server.get("plugin/projector/info", run="b/events")
     (points,) = found["embeddings"]
-    query = {"run": events, "name": points["tensorName"]}
+    query = {"run": "b/events", "name": points["tensorName"]}
     tensor = np.frombuffer(
         server.bytes("plugin/projector/tensor", **query), np.float32
-    ).reshape(count, 64)
+    ).reshape(20, 64)
     lines = server.bytes("plugin/projector/metadata", **query).decode()
     heading, *rows = (line.split("\t") for line in lines.splitlines())
     assert heading == ["label", "image"]
     # The same images, embedded by the checkpoint's encoder.
-    run = checkpoints.load_run(str(folder / name))
+    run = checkpoints.load_run(str(folder / "b"))
     validation = train.open_data(run.config).validation
     part = validation.select(np.array([int(row) for _, row in rows]))
     batches = datasets.evaluation_batches(
-        part, views.evaluation(8), batch_size=count, extra_channels=0
+        part, views.evaluation(8), batch_size=20, extra_channels=0
     )
     ((images, labels),) = batches
     expected = checkpoints.load_encoder(run)(images, training=False)
@@ -213,13 +192,12 @@ def test_the_projector_shows_features_labels_and_images(server, runs):
     side = points["sprite"]["singleImageDim"]
     assert side == [8, 8] and sprite.shape == (40, 40, 3)
     last = sprite[24:32, 32:40]
-    assert np.abs(last / 255.0 - images[count - 1]).max() < 0.01
+    assert np.abs(last / 255.0 - images[-1]).max() < 0.01
 
 
 def test_points_without_labels_and_with_whitespace(tmp_path):
     points = np.eye(5, 3, dtype=np.float32)
-    pictures = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1)
-    pictures = np.broadcast_to(pictures, [5, 2, 2, 3])
+    pictures = np.zeros([5, 2, 2, 3], np.uint8)
     rows = np.arange(5) * 10
     projector.write_points(str(tmp_path), points, pictures, rows)
     table = tmp_path / "projector" / "metadata.tsv"
@@ -235,16 +213,11 @@ def test_points_without_labels_and_with_whitespace(tmp_path):
         "c d\t10",
         "2\t20",
     ]
-    shown = projector.sprite(pictures)
-    assert shown.shape == (6, 6, 3)
-    assert shown[::2, ::2, 0].tolist() == [[0, 1, 2], [3, 4, 0], [0, 0, 0]]
 
 
 def test_hparams_compare_runs(server, runs):
     _, result = runs
-    experiment = server.post(
-        "plugin/hparams/experiment", {"experimentName": ""}
-    )
+    experiment = server.get("plugin/hparams/experiment", {"experimentName": ""})
     infos = {info["name"]: info for info in experiment["hparamInfos"]}
     differing = {name for name, info in infos.items() if info["differs"]}
     own = {"projection_batch_norm", "warmup_epochs"}  # Of the loss, the epochs.
@@ -253,7 +226,7 @@ def test_hparams_compare_runs(server, runs):
     tags = [info["name"]["tag"] for info in columns]
     assert {"last/loss", "last/val_loss", "last/online_knn_top1"} <= set(tags)
     assert not set(tags) & set(infos)
-    answer = server.post(
+    answer = server.get(
         "plugin/hparams/session_groups",
         {
             "experimentName": "",
@@ -280,12 +253,6 @@ def test_hparams_compare_runs(server, runs):
         assert values[f"last/{name}"] == pytest.approx(
             result.metrics[name], rel=1e-5
         )
-
-
-def test_compared_options_have_their_defaults():
-    found = hparams.compared(fields.replace(Pretrain(), loss="triplet"))
-    # Where and how long, not what.
-    assert not {"temperature", "workdir", "strategy"} & set(found)
 
 
 def test_the_profile_covers_the_requested_steps(runs):
