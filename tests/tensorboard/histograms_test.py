@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import heads, losses, model, tensorboard
@@ -9,15 +10,10 @@ from tf_contrastive.tensorboard import histograms, scalars
 
 
 def _network():
-    """A small model of dense layers, and a copy of it."""
-    inputs = tf.keras.Input([2, 2, 3])
-    flat = tf.keras.layers.Flatten()(inputs)
-    encoder = tf.keras.Model(
-        inputs, tf.keras.layers.Dense(6, activation="relu")(flat)
-    )
+    """A small encoder and head, or a copy of them."""
     head = heads.build("linear", output=4)
-    head(tf.keras.Input([6]))
-    return encoder, head
+    head(tf.keras.Input([16]))
+    return small.convolutions(), head
 
 
 class _Copy(tensorboard.HostCopy):
@@ -36,9 +32,9 @@ def _measured(loss, labels, images):
 
 def test_similarities_and_norms_equal_numpy():
     labels = np.array([0, 1, 0, 2, 1])
-    images = tf.random.stateless_uniform([5, 2, 2, 2, 3], [1, 2])
+    images = tf.random.stateless_uniform([5, 2, 8, 8, 3], [1, 2])
     trained, found = _measured("supcon", labels, images)
-    flat = tf.reshape(images, [10, 2, 2, 3])
+    flat = tf.reshape(images, [10, 8, 8, 3])
     h = trained.encoder(flat).numpy()
     z = trained.projection_head(h).numpy()
     z /= np.linalg.norm(z, axis=1, keepdims=True)
@@ -65,7 +61,7 @@ def test_similarities_and_norms_equal_numpy():
 
 
 def test_without_labels_pairs_are_of_one_image():
-    images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
+    images = tf.random.stateless_uniform([4, 2, 8, 8, 3], [1, 2])
     _, found = _measured("ntxent", None, images)
     # Of 8 views 4 pairs are of one image.
     assert len(found[0]["similarity/positives"]) == 4
