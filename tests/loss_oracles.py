@@ -14,27 +14,16 @@ The last `small_views` of an image's views are anchors, and in none of these.
 import math
 
 import numpy as np
+import scipy.optimize
 
 # ---- What the losses share ---------------------------------------------------
 
 
-def normalise(projections):
-    """Rows divided by their norm; a zero row stays zero."""
-    z = np.array(projections, np.float64)
-    for index in np.ndindex(z.shape[:-1]):
-        # The largest entry first, so that no square over- or underflows.
-        largest = np.max(np.abs(z[index]))
-        if largest > 0:
-            z[index] /= largest
-            z[index] /= np.sqrt(np.sum(z[index] ** 2))
-    return z
-
-
 def prepare(projections, normalize):
-    """The vectors that are compared, float64 [B, V, P]."""
-    if normalize:
-        return normalise(projections)
-    return np.array(projections, np.float64)
+    """The vectors that are compared, float64 [B, V, P]; 0 has no direction."""
+    z = np.array(projections, np.float64)
+    norms = np.linalg.norm(z, axis=-1, keepdims=True)
+    return z / np.where(norms > 0, norms, 1.0) if normalize else z
 
 
 def similarities(z, temperature=1.0):
@@ -72,17 +61,13 @@ def weight(labels, i, j, overlap):
 
 
 def log_sum_exp(values):
-    """log(sum(exp(values))), with the largest value taken out; -inf if none."""
-    values = list(values)
-    if not values:
-        return -math.inf
-    largest = max(values)
-    return largest + math.log(sum(math.exp(x - largest) for x in values))
+    """log(sum(exp(values))); -inf if there are none."""
+    return np.logaddexp.reduce(list(values))
 
 
 def softplus(x):
     """log(1 + exp(x))."""
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+    return np.logaddexp(0.0, x)
 
 
 def mean(values, weights=()):
@@ -199,13 +184,17 @@ def _supcon(
     positives_cap=None,
     keep_dropped_positives=False,
     scale_by_temperature=False,
+    epsilon=0.0,
     normalize=True,
     unlabelled="refuse",
     unlabelled_negatives=True,
     overlap="any",
     small_views=0,
 ):
-    """SupCon; `join` makes a value of log-probabilities and their weights."""
+    """SupCon; `join` makes a value of log-probabilities and their weights.
+
+    `epsilon` is taken from the positive's own term of the denominator.
+    """
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
     same = same_class(labels)
@@ -232,7 +221,8 @@ def _supcon(
             else:
                 below = others
             if below:
-                logs.append(s[i, v][p] - log_sum_exp(s[i, v][k] for k in below))
+                terms = [s[i, v][k] - epsilon * (k == p) for k in below]
+                logs.append(s[i, v][p] - log_sum_exp(terms))
         if logs:
             weights = [weight(labels, i, p[0], overlap) for p in positives]
             values[i, v] = join(logs, weights)
@@ -265,33 +255,12 @@ def eps_supinfonce(
     temperature=0.1,
     epsilon=0.25,
     epsilon_in="logit",
-    normalize=True,
-    unlabelled="refuse",
-    unlabelled_negatives=True,
-    overlap="any",
-    small_views=0,
+    **options,
 ):
     """Epsilon-SupInfoNCE (SI Eq 15), in logits or in cosines."""
-    z = prepare(projections, normalize)
-    s = similarities(z, temperature)
-    same = same_class(labels)
-    eps = epsilon / temperature if epsilon_in == "cosine" else epsilon
-    views = z.shape[1] - small_views
-    values, counted = zeros(z)
-    for i, v in np.ndindex(values.shape):
-        positives, negatives = split(i, v, same, views)
-        if not positives:
-            continue
-        if not unlabelled_negatives:
-            negatives = without(i, negatives, labels)
-        counted[i, v] = True
-        terms = []
-        for p in positives:
-            below = [s[i, v][p] - eps] + [s[i, v][k] for k in negatives]
-            terms.append(log_sum_exp(below) - s[i, v][p])
-        weights = [weight(labels, i, p[0], overlap) for p in positives]
-        values[i, v] = mean(terms, weights)
-    return values, counted
+    options |= {"temperature": temperature, "denominator": "one_positive"}
+    epsilon = epsilon / temperature if epsilon_in == "cosine" else epsilon
+    return supcon(projections, labels, epsilon=epsilon, **options)
 
 
 def sincere(projections, labels, **options):
@@ -527,13 +496,9 @@ def sliced_wasserstein(h, prior, w, normalization="mean"):
     columns. `paper` divides by d d', `mean` by b d'.
     """
     h, prior, w = (np.asarray(x, np.float64) for x in (h, prior, w))
-    total = 0.0
-    for j in range(w.shape[1]):
-        left = sorted(float(row @ w[:, j]) for row in h)
-        right = sorted(float(row @ w[:, j]) for row in prior)
-        total += sum((a - b) ** 2 for a, b in zip(left, right, strict=True))
+    left, right = (np.sort(x @ w, axis=0) for x in (h, prior))
     rows = len(h) if normalization == "mean" else w.shape[0]
-    return total / (rows * w.shape[1])
+    return np.sum((left - right) ** 2) / (rows * w.shape[1])
 
 
 def swd(
@@ -557,8 +522,12 @@ def swd(
 # ---- Classes -----------------------------------------------------------------
 
 
-def cross_entropy(logits, labels, *, label_smoothing=0.0):
-    """Softmax cross entropy; of multi-hot labels sigmoid, mean over classes."""
+def cross_entropy(logits, labels, *, label_smoothing=0.0, small_views=0):
+    """Softmax cross entropy; of multi-hot labels sigmoid, mean over classes.
+
+    Small views are classified as the others are.
+    """
+    del small_views
     x = np.array(logits, np.float64)
     labels = np.asarray(labels)
     batch, views, classes = x.shape
@@ -600,16 +569,11 @@ def value(name, projections, labels=None, *, reduction="mean", **options):
     return reduce(*per_anchor(name, projections, labels, **options), reduction)
 
 
-def central_differences(function, x, step=1e-6):
-    """The gradient of a scalar function of one array, float64."""
-    x = np.array(x, np.float64)
-    gradient = np.zeros_like(x)
-    for index in np.ndindex(x.shape):
-        kept = x[index]
-        x[index] = kept + step
-        above = function(x)
-        x[index] = kept - step
-        below = function(x)
-        x[index] = kept
-        gradient[index] = (above - below) / (2 * step)
-    return gradient
+def gradient(function, x):
+    """The gradient of a scalar function of one array, by differences."""
+
+    def of_row(row):
+        return function(row.reshape(x.shape))
+
+    row = np.ravel(x).astype(np.float64)
+    return scipy.optimize.approx_fprime(row, of_row).reshape(x.shape)

@@ -62,16 +62,6 @@ def test_log_sum_exp(images, block_size, temperature, include_self):
         assert error < 1e-4 * max(np.linalg.norm(gradient), 1.0)
 
 
-@pytest.mark.parametrize("labels", [None, np.array([3, 1, 3, 3, 0, 1])])
-@pytest.mark.parametrize("views", [1, 3])
-def test_number_of_positives(labels, views):
-    z = _RNG.normal(size=[6, views, 4]).astype(np.float32)
-    batch = similarity.gather(z, labels)
-    kinds = np.repeat(np.arange(6) if labels is None else labels, views)
-    same = (kinds[:, None] == kinds) & ~np.eye(len(kinds), dtype=bool)
-    np.testing.assert_array_equal(similarity.num_positives(batch), same.sum(1))
-
-
 def test_memory_is_a_few_blocks():
     # Half of what one 16,384 x 16,384 float32 matrix takes would not fit.
     z = tf.zeros([16384, 4])
