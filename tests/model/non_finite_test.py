@@ -24,16 +24,14 @@ from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import networks
 
 
-def _skipping(optimizer):
-    optimizer.skips_non_finite = True
-    return optimizer
-
-
-def _model(strategy, optimizer=None):
-    probe_optimizer = optimizers.SGD(0.1, 0.9)
-    if getattr(optimizer, "skips_non_finite", False):
-        probe_optimizer.skips_non_finite = True
+def _model(optimizer=None, strategy=None):
+    """A compiled model; its probe skips steps if the optimizer does."""
     tf.keras.utils.set_random_seed(0)
+    probe_optimizer = optimizers.SGD(0.1, 0.9)
+    probe_optimizer.skips_non_finite = getattr(
+        optimizer, "skips_non_finite", False
+    )
+    strategy = strategy or on_replicas.strategy(1)
     with strategy.scope():
         encoder = tf.keras.Sequential(
             [
@@ -56,30 +54,21 @@ def _model(strategy, optimizer=None):
     return model
 
 
-def _batches(steps, bad=(), size=8, seed=0):
-    """Batches, of which `bad` (step, row) hold a NaN."""
-    generator = np.random.default_rng(seed)
-    views = generator.random([steps, size, 2, 2, 2, 3], np.float32)
+def _skipping_model():
+    optimizer = optimizers.LARS(0.1)
+    optimizer.skips_non_finite = True
+    return _model(optimizer)
+
+
+def _fit(model, steps, bad=(), watchers=()):
+    """Trains on random batches, of which `bad` (step, row) hold a NaN."""
+    generator = np.random.default_rng(0)
+    views = generator.random([steps, 8, 2, 2, 2, 3], np.float32)
     for step, row in bad:
         views[step, row] = np.nan
-    labels = generator.integers(0, 3, [steps, size]).astype(np.int32)
-    return tf.data.Dataset.from_tensor_slices((views, labels))
-
-
-def _fit(model, strategy, batches, watchers=()):
-    model.fit(
-        strategy.experimental_distribute_dataset(batches),
-        epochs=1,
-        steps_per_epoch=len(batches),
-        verbose=0,
-        callbacks=list(watchers),
-    )
-
-
-def _trainables(model):
-    return [v.numpy() for v in model.pretrained_variables] + [
-        v.numpy() for v in model.probe.trainable_variables
-    ]
+    labels = generator.integers(0, 3, [steps, 8]).astype(np.int32)
+    batches = tf.data.Dataset.from_tensor_slices((views, labels))
+    return model.fit(batches, verbose=0, callbacks=[*watchers]).history
 
 
 def _recorded(strategy, model, losses_of, gradient=0.0):
@@ -102,7 +91,7 @@ def _recorded(strategy, model, losses_of, gradient=0.0):
 @pytest.mark.parametrize("replicas,replica", [(1, 0), (4, 2)])
 def test_the_first_bad_step_and_its_replicas_are_named(replicas, replica):
     strategy = on_replicas.strategy(replicas)
-    model = _model(strategy)
+    model = _model(strategy=strategy)
     good, poor = [1.0] * replicas, [1.0] * replicas
     poor[replica] = float("nan")
     all_poor = [float("inf")] * replicas
@@ -116,49 +105,36 @@ def test_the_first_bad_step_and_its_replicas_are_named(replicas, replica):
     # The others followed later.
     assert noted[3] == dataclasses.replace(noted[1], count=2)
     # A gradient counts as the loss does.
-    model = _model(strategy)
+    model = _model(strategy=strategy)
     _recorded(strategy, model, good)
     assert _recorded(strategy, model, good, np.inf).step == 2
 
 
-class _Kept:
-    """Stands for checkpoints: a run that has saved step 1."""
-
-    step, last_saved, directory = 1, 1, "/nowhere"
-    means = mock.Mock()
-
-    def save(self):
-        pass
-
-    finish = save
-
-
 def test_the_policy_ends_the_run_after_so_many(capsys):
-    strategy = on_replicas.strategy(1)
-    runtime = Runtime(nan_policy="skip:2")
-    model = _model(strategy, _skipping(optimizers.LARS(0.1)))
-    keeper = callbacks.CheckpointCallback(_Kept(), runtime, 4)
-    _fit(model, strategy, _batches(4, bad=[(1, 0), (3, 0)]), [keeper])
+    runtime, model = Runtime(nan_policy="skip:2"), _skipping_model()
+    saved = mock.Mock(step=1, last_saved=1, directory="/nowhere")
+    keeper = callbacks.CheckpointCallback(saved, runtime, 4)
+    _fit(model, 4, [(1, 0), (3, 0)], [keeper])
     said = capsys.readouterr().err
     assert "skipped, 1 of at most 2" in said
     assert "skipped, 2 of at most 2" in said
     with pytest.raises(callbacks.NonFiniteError, match="not finite at step 2"):
-        _fit(model, strategy, _batches(1, bad=[(0, 0)]), [keeper])
+        _fit(model, 1, [(0, 0)], [keeper])
 
 
 @pytest.mark.slow
 def test_a_probe_that_diverges_is_noted_beside_a_sound_encoder():
-    model = _model(on_replicas.strategy(1))
+    model = _model()
     model.probe_optimizer.learning_rate = 3e38
-    _fit(model, on_replicas.strategy(1), _batches(2))
+    _fit(model, 2)
     noted = model.non_finite_steps()
     assert noted.step == 2 and noted.only_probe
     assert all(np.isfinite(v).all() for v in model.encoder.variables)
     # From here on it is the encoder's, too, but that was not the first.
-    _fit(model, on_replicas.strategy(1), _batches(1, bad=[(0, 0)]))
+    _fit(model, 1, [(0, 0)])
     assert model.non_finite_steps() == dataclasses.replace(noted, count=2)
-    model = _model(on_replicas.strategy(1))
-    _fit(model, on_replicas.strategy(1), _batches(2, bad=[(1, 0)]))
+    model = _model()
+    _fit(model, 2, [(1, 0)])
     noted = model.non_finite_steps()
     assert noted.step == 2 and not noted.only_probe
 
@@ -171,12 +147,12 @@ def _saved(model, tmp_path):
 
 @pytest.mark.slow
 def test_no_checkpoint_holds_what_a_last_step_left_non_finite(tmp_path):
-    model = _model(on_replicas.strategy(1))
-    _fit(model, on_replicas.strategy(1), _batches(1))
+    model = _model()
+    _fit(model, 1)
     saved = _saved(model, tmp_path)
     saved.finish()
     ((_, step_1),) = [(p, p.read_bytes()) for p in _data_files(tmp_path)]
-    _fit(model, on_replicas.strategy(1), _batches(1))
+    _fit(model, 1)
     moving = model.encoder.layers[2].moving_variance
     for variable in (
         model.encoder.trainable_variables[0],
@@ -202,41 +178,38 @@ def _data_files(folder):
 
 @pytest.mark.slow
 def test_a_run_whose_steps_were_all_skipped_saves_nothing_and_fails(tmp_path):
-    strategy = on_replicas.strategy(1)
-    model = _model(strategy, _skipping(optimizers.LARS(0.1)))
+    model = _skipping_model()
     saved = _saved(model, tmp_path)
     runtime = Runtime(nan_policy="skip:9", checkpoint_every_steps=1)
     keeper = callbacks.CheckpointCallback(saved, runtime, 2)
-    _fit(model, strategy, _batches(2, bad=[(0, 0), (1, 7)]), [keeper])
+    _fit(model, 2, [(0, 0), (1, 7)], [keeper])
     assert saved.step == 2 and not _data_files(tmp_path)
     with pytest.raises(checkpoints.NonFiniteError, match="all 2 steps"):
         keeper.check_trained()
-    _fit(model, strategy, _batches(2, bad=[(0, 0)]), [keeper])
+    _fit(model, 2, [(0, 0)], [keeper])
     keeper.check_trained()
     assert saved.step == 4 and len(_data_files(tmp_path)) == 1
 
 
 @pytest.mark.slow
 def test_steps_that_loss_scaling_skips_are_counted():
-    strategy = on_replicas.strategy(1)
     optimizer = tf.keras.mixed_precision.LossScaleOptimizer(
         optimizers.LARS(0.1), initial_scale=2.0**120
     )
     with networks.precision("mixed_float16"):
-        model = _model(strategy, optimizer)
+        model = _model(optimizer)
     before = [v.numpy() for v in model.pretrained_variables]
-    _fit(model, strategy, _batches(2))
+    _fit(model, 2)
     assert model.skipped_steps() == 2
     for old, new in zip(before, model.pretrained_variables, strict=True):
         np.testing.assert_array_equal(old, new)
     optimizer._loss_scale.current_loss_scale.assign(256.0)
-    _fit(model, strategy, _batches(3, bad=[(1, 0)]))
+    _fit(model, 3, [(1, 0)])
     assert model.skipped_steps() == 3
 
 
 def test_a_skipped_step_is_left_out_of_the_means():
-    strategy = on_replicas.strategy(1)
-    model = _model(strategy, _skipping(optimizers.SGD(0.1)))
-    history = model.fit(_batches(3, bad=[(1, 0)]), verbose=0).history
+    model = _skipping_model()
+    history = _fit(model, 3, [(1, 0)])
     assert model.skipped_steps() == 1
     assert all(np.isfinite(values).all() for values in history.values())
