@@ -1,5 +1,6 @@
 """Colours changed by the host or by the step: the same views, the same run."""
 
+import itertools
 import re
 
 import numpy as np
@@ -57,20 +58,17 @@ def _mixed_source(folder, n=16):
     return datasets.source(f"csv:{folder}/all.csv")
 
 
-def _batches(source, run, count=2, strategy=None):
-    batches = iter(_prepared(source, run, strategy).batches())
-    return [next(batches) for _ in range(count)]
-
-
-def _prepared(source, run, strategy=None):
-    """A run with the options as they are."""
-    strategy = strategy or tf.distribute.get_strategy()
-    return train.PreparedRun(run, strategy, Machine(), source)
+def _batches(source, run):
+    """Two batches of a run with the options as they are."""
+    strategy = tf.distribute.get_strategy()
+    prepared = train.PreparedRun(run, strategy, Machine(), source)
+    return list(itertools.islice(prepared.batches(), 2))
 
 
 def _resolved(source, run):
+    """The options of a run after those that follow from the data."""
     strategy = tf.distribute.get_strategy()
-    return train.prepare(run, strategy, splits=train.Splits(source))
+    return train.prepare(run, strategy, splits=train.Splits(source)).options
 
 
 @pytest.mark.parametrize(
@@ -139,17 +137,16 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
 def test_types_that_would_round_are_only_used_on_request():
     source = _source()
     for changes in ({"augment_on": "device"}, {"precision": "mixed_bfloat16"}):
-        run = _resolved(source, _run(**changes)).options
+        run = _resolved(source, _run(**changes))
         assert run.views.wire_dtype == "float32", changes
-    run = _resolved(source, _run()).options
-    ((expected, _),) = _batches(source, run, 1)
+    run = _resolved(source, _run())
+    (expected, _), _ = _batches(source, run)
     model = models.ContrastiveModel(
         tf.keras.Sequential([tf.keras.layers.Flatten(input_shape=(12, 12, 3))]),
         heads.build("linear", output=8),
         losses.build("ntxent"),
     )
-    rounded = fields.replace(run, wire_dtype="uint8")
-    (data,) = _batches(source, rounded, 1)
+    data, _ = _batches(source, fields.replace(run, wire_dtype="uint8"))
     views = model.batch(data, training=True).views
     assert views.dtype == tf.float32
     assert 2**-10 < np.abs(views - expected).max() <= 1.01 * 2**-9
@@ -159,6 +156,6 @@ def test_extra_channels_are_not_rounded_to_levels():
     images, bits = np.stack(_images(16)), np.eye(16, dtype=np.float32)
     source = datasets.from_arrays(images, np.arange(16), extra=bits * 0.3)
     run = _run(augmentation="autoaugment", extra_channels=16)
-    assert _resolved(source, run).options.views.wire_dtype == "float32"
+    assert _resolved(source, run).views.wire_dtype == "float32"
     with pytest.raises(errors.UserError, match="wire_dtype=uint8"):
         _resolved(source, fields.replace(run, wire_dtype="uint8"))

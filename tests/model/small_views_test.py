@@ -93,36 +93,27 @@ def test_what_takes_one_size_is_told():
         _model().fit(data, verbose=0)
 
 
-@pytest.fixture
-def predicted():
-    """Memory, seconds of a step's forward passes and a batch, by options."""
-
-    def of(**options):
-        options = small.DIGITS | {"loss": "ntxent", "image_size": 32} | options
-        with small.encoder():
-            prepared = train.prepare(fields.replace(Doctor(), **options))
-            model, _ = prepared.build()
-        run = prepared.options
-        noise = next(iter(speed.noise(run, 10, 4, prepared.strategy)))
-        return memory.predict(model, run, 1), noise
-
-    return of
-
-
 @pytest.mark.slow
-def test_doctor_counts_small_views(predicted):
-    plain, _ = predicted()
-    found, (inputs, _) = predicted(small_views=6, small_image_size=16)
+@small.encoder()
+def test_doctor_counts_small_views():
+    memories = []
+    small_views = {"small_views": 6, "small_image_size": 16}
+    for options in ({}, small_views):
+        options = small.DIGITS | {"loss": "ntxent", "image_size": 32} | options
+        prepared = train.prepare(fields.replace(Doctor(), **options))
+        model, _ = prepared.build()
+        run = prepared.options
+        memories.append(memory.predict(model, run, 1))
+    plain, found = memories
     # Each has a quarter of the pixels: six are as much as 1.5 large ones.
     for name in ("views", "activations"):
         grown = getattr(found, name) / getattr(plain, name)
         assert grown == pytest.approx((2 + 1.5) / 2), name
     assert found.parameters == plain.parameters
+    # A batch of the forward passes that are timed.
+    inputs, _ = next(iter(speed.noise(run, 10, 4, prepared.strategy)))
     assert inputs["small_views"].shape == (4, 6, 16, 16, 3)
-    small_run = {"workdir": "", "small_views": 6, "small_image_size": 16}
-    options = small.DIGITS | {"image_size": 32} | small_run
-    with small.encoder():
-        report = inspection.inspect(fields.replace(Doctor(), **options))
+    report = inspection.inspect(fields.replace(Doctor(), **options))
     assert report.sections["data"]["views"] == "2 x crop at 32x32, 6 x 16x16"
 
 
