@@ -252,7 +252,7 @@ def test_trust_is_one_if_a_norm_is_zero(weights, gradients, expected, style):
     np.testing.assert_array_equal(variable, expected)
 
 
-# ---- Precision ---------------------------------------------------------------
+# ---- Precision, saving and restoring -----------------------------------------
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
@@ -275,6 +275,33 @@ def test_slots_are_float32_under_mixed_precision(name):
     again = optimizers.build(name, learning_rate=0.1)
     again.apply_gradients(zip(gradients, plain, strict=True))
     _assert_close(variables, plain)
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_restored_optimizer_continues(name, deferred, tmp_path):
+    def apply(optimizer, variables, steps):
+        for step in steps:
+            gradients = [tf.constant(g) for g in _gradients(step)]
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    variables = _variables()
+    optimizer = _build(name, variables)
+    apply(optimizer, variables, range(3))
+    path = tf.train.Checkpoint(o=optimizer, v=variables).save(tmp_path / "c")
+    apply(optimizer, variables, range(3, 7))
+
+    restored = _variables()
+    again = _build(name, restored)
+    if not deferred:
+        again.build(restored)
+    checkpoint = tf.train.Checkpoint(o=again, v=restored)
+    status = checkpoint.restore(path)
+    apply(again, restored, range(3, 7))
+    status.assert_consumed()
+    assert again.iterations.numpy() == 7
+    for a, b in zip(restored, variables, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
 # ---- In a run ----------------------------------------------------------------
