@@ -37,6 +37,7 @@ def test_the_small_network():
 @pytest.mark.parametrize(
     "options,message",
     [
+        ({"name": "resnet51"}, "did you mean resnet50"),
         ({"width": 0}, "above 0"),
         ({"name": "vit_ti16", "heads": 0}, "heads=0.*at least 1"),
         ({"std": (0.0, 0.1, 0.1)}, "deviations above 0"),

@@ -41,6 +41,14 @@ def _layer_norm(x, state, name):
     return x * state[f"{name}.weight"] + state[f"{name}.bias"]
 
 
+def _softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+_erf = np.vectorize(math.erf)
+
+
 def _moco_v3_positions(side, features):
     """As MoCo v3's `build_2d_sincos_position_embedding` computes them."""
     steps = np.arange(side, dtype=np.float64)
@@ -73,13 +81,12 @@ def _timm(images, state, patch, heads, depth, pooling):
         qkv = qkv.reshape(batch, -1, 3, heads, features // heads)
         q, k, v = qkv.transpose(2, 0, 3, 1, 4)
         scores = q @ k.swapaxes(-1, -2) / np.sqrt(features / heads)
-        y = scipy.special.softmax(scores, -1) @ v
-        y = y.transpose(0, 2, 1, 3)
+        y = (_softmax(scores) @ v).transpose(0, 2, 1, 3)
         y = y.reshape(batch, -1, features)
         x = x + _linear(y, state, f"blocks.{i}.attn.proj")
         y = _layer_norm(x, state, f"blocks.{i}.norm2")
         y = _linear(y, state, f"blocks.{i}.mlp.fc1")
-        y = y * 0.5 * (1 + scipy.special.erf(y / np.sqrt(2)))
+        y = y * 0.5 * (1 + _erf(y / np.sqrt(2)))
         x = x + _linear(y, state, f"blocks.{i}.mlp.fc2")
     x = _layer_norm(x, state, "norm")
     return x[:, 0] if pooling == "token" else x.mean(1)
