@@ -19,7 +19,7 @@ class LossScaling(ContrastiveStep):
 
     Such an optimizer skips updates that are not finite, as others may. A
     skipped step counts as a step, since data and random numbers follow from
-    the step's number; its results leave the running means unchanged.
+    the step's number; results that are not finite leave the means unchanged.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -79,19 +79,20 @@ class LossScaling(ContrastiveStep):
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None
     ) -> list[str]:
-        """Adds the finite results of skipped steps to the running means."""
+        """Adds the results that are finite on all replicas to the means."""
         if not _skips_updates(self.optimizer):
             return super().record(results, batch, features)
+        finite = tf.math.is_finite(tf.stack([*results.values()]))
+        bad = distribution.cross_replica_sum(tf.cast(~finite, tf.float32))
         weights = {
-            name: self.weight(name, batch)
-            * tf.cast(tf.math.is_finite(value), tf.float32)
-            for name, value in results.items()
+            name: self.weight(name, batch) * tf.cast(bad[i] == 0, tf.float32)
+            for i, name in enumerate(results)
         }
-        finite = {
+        values = {
             name: tf.where(weights[name] > 0, value, 0.0)
             for name, value in results.items()
         }
-        return self.means.update(finite, weights)
+        return self.means.update(values, weights)
 
 
 def uses_loss_scaling(optimizer: Any) -> bool:
