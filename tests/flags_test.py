@@ -88,7 +88,7 @@ def test_an_option_takes_what_it_declares_and_nothing_else(command, option):
         fields.read(option.name, option.field, text)
     flag = f"--{option.name}"
     if option.family:
-        flag = f"--{option.family}={option.key}"
+        flag = f"--{option.family}={option.field.name}"
     words = _required(command)
     for text in bad:
         with pytest.raises(errors.UserError) as caught:
@@ -106,7 +106,7 @@ def test_every_option_takes_its_own_default(command):
             text = fields.written(option.value)
             word = f"--{option.name}={text}"
             if option.family:
-                word = f"--{option.family}={option.key}={text}"
+                word = f"--{option.family}={option.field.name}={text}"
             parsed = flags.parse(command, [*required, word])
             assert fields.values(parsed)[option.name] == option.value, word
 
@@ -362,7 +362,7 @@ def test_help_shows_the_commands_flags():
                 assert len(text) <= 80 or " " not in text.strip()
             if full == "--helpfull":
                 options = flags.declared(command).values()
-                shared = [o.key for o in options if o.family]
+                shared = [o.field.name for o in options if o.family]
                 assert all(f"    - {key}=" in out for key in shared)
 
 

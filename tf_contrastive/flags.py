@@ -58,7 +58,7 @@ def _defined(options: Iterable[Option]) -> absl_flags.FlagValues:
         if option.family:
             help += f" (default: {default})" * bool(default)
             lines = shared.setdefault(option.family, [])
-            lines.append(f"- {option.key}=VALUE: {help}")
+            lines.append(f"- {option.field.name}=VALUE: {help}")
             continue
         is_bool = fields.value_type(option.field) is bool
         flag = absl_flags.Flag(
@@ -80,7 +80,7 @@ def help_of(option: Option) -> str:
         help = f"<{' | '.join(about['choices'])}>: {help}"
     takers: dict[str, list[str]] = {}
     if option.component and "auto:" not in help:
-        for name, default in option.component.takers(option.key).items():
+        for name, default in option.component.takers(option.field.name).items():
             takers.setdefault(fields.written(default), []).append(name)
     described = ", ".join(
         default if len(members) > 4 else f"{default} ({', '.join(members)})"
@@ -98,7 +98,11 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     Each value of the result is valid by itself; see the class's `validate`.
     """
     options = declared(config_class)
-    keys = {(o.family, o.key): name for name, o in options.items() if o.family}
+    keys = {
+        (o.family, o.field.name): name
+        for name, o in options.items()
+        if o.family
+    }
     given: dict[str, Any] = {}
     for name, flag in _parsed(options, arguments).items():
         if name in options:

@@ -87,7 +87,7 @@ class Option(NamedTuple):
     Attributes:
       name: with the prefixes of its groups.
       value: of the command.
-      field: its declaration.
+      field: its declaration, with its name in the flag of its family.
       family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
       component: the `components.Family` that it is of, if any.
       group: the command's field that holds it.
@@ -103,14 +103,9 @@ class Option(NamedTuple):
     identity: bool = True
 
     @property
-    def key(self) -> str:
-        """Its name in the flag of its family."""
-        return self.field.name
-
-    @property
     def word(self) -> str:
         """What precedes its value on the command line, without --."""
-        return f"{self.family}={self.key}" if self.family else self.name
+        return f"{self.family}={self.field.name}" if self.family else self.name
 
 
 def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
