@@ -134,9 +134,11 @@ def test_gradients_in_half_precision(side, filters, shape):
         for seed, channels in enumerate((260, filters))
     )
     results = []
+    of_keras = tf.keras.layers.Conv2D
     for kind, policy, dtype in (
         (Conv2D, "mixed_bfloat16", tf.bfloat16),
-        (tf.keras.layers.Conv2D, "float64", tf.float64),
+        (of_keras, "mixed_bfloat16", tf.bfloat16),
+        (of_keras, "float64", tf.float64),
     ):
         layer = kind(filters, side, dtype=policy, **options)
         layer.build(x.shape)
@@ -152,6 +154,10 @@ def test_gradients_in_half_precision(side, filters, shape):
             return tape.gradient(y, [x, layer.kernel], upstreams)
 
         results.append(gradients(tf.cast(x, dtype)))
-    for mine, expected in zip(*results, strict=True):
-        error = np.abs(np.asarray(mine, np.float64) - expected).max()
-        assert error < np.abs(expected).max() / 100  # 8 bits.
+    for mine, other, expected in zip(*results, strict=True):
+        error, usual = (
+            np.abs(np.asarray(x, np.float64) - expected).max()
+            for x in (mine, other)
+        )
+        # 8 bits. Kernels of CPUs without bfloat16 lose a little more.
+        assert error < np.abs(expected).max() / 100 or error <= usual
