@@ -159,5 +159,5 @@ def test_gradients_in_half_precision(side, filters, shape):
             np.abs(np.asarray(x, np.float64) - expected).max()
             for x in (mine, other)
         )
-        # 8 bits. Kernels of CPUs without bfloat16 lose a little more.
-        assert error < np.abs(expected).max() / 100 or error <= usual
+        # 8 bits, or the same operation: some CPUs lose a little more.
+        assert error < np.abs(expected).max() / 100 or error == usual
