@@ -372,7 +372,7 @@ def test_any_allowed_value_is_read_back_from_a_flagfile():
     characters += [" # ", " #", " // ", " \\", " --a=", '\\"', '"', "'"]
     checked = 0
     for option in fields.options(Pretrain()):
-        for _ in range(200 * isinstance(option.value, str)):
+        for _ in range(400 * isinstance(option.value, str)):
             count = generator.randrange(9)
             value = "".join(generator.choices(characters, k=count))
             if option.name == "workdir" or fields.problem(option.field, value):

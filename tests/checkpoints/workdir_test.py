@@ -24,8 +24,8 @@ def test_how_data_are_read_may_be_said_later(original):
     assert run.reading.label_feature is None
     told = fields.replace(run, label_feature="none")
     checkpoints.check_workdir(told)
-    changed = fields.replace(told, csv_label_column="none")
-    with pytest.raises(errors.UserError, match="csv_label_column=none"):
+    changed = fields.replace(told, unlabelled="own_views")
+    with pytest.raises(errors.UserError, match="unlabelled=own_views"):
         checkpoints.check_workdir(changed)
 
 

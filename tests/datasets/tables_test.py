@@ -37,7 +37,7 @@ def test_classes_are_limited(five):
 
 _AB = {0: "a", 1: "b"}
 _LINES = "x\n" * 300_000
-_OWN = {"csv_path_column": "Photo", "csv_label_column": "kind"}
+_OWN = {"image_feature": "Photo", "label_feature": "kind"}
 # (Text of a table beside the images; images -> classes, {} of one that is
 # refused; a word of the warning or error; options).
 _TABLES = [
@@ -47,7 +47,7 @@ _TABLES = [
     ("id,filename,width,target\n7,0.png,9,a\n8,1.png,9,b\n", _AB, ""),
     ("x,photo,kind\n1,0.png,a\n1,1.png,b\n", _AB, "", _OWN),
     ("0.png,a\n1.png,b\n", {}, "header"),
-    ("path,breed\n0.png,a\n1.png,b\n", {}, "csv_label_column=breed"),
+    ("path,breed\n0.png,a\n1.png,b\n", {}, "label_feature=breed"),
     ('path,label\n"0.png,a\n1.png,b\n', {}, "not a table"),
     ("path,label\n,a\n1.png,b\n", {}, "line 1 below the header has no path"),
     (

@@ -146,9 +146,9 @@ def test_a_job_of_other_labels_or_images_does_not_resume(
     again(rows)
     again(rows, max_bad_images=3)
     with pytest.raises(
-        errors.UserError, match=r"another job .*label_column is"
+        errors.UserError, match=r"another job .*label_feature is"
     ):
-        again(rows, csv_label_column="color")
+        again(rows, label_feature="color")
     for other in (rows[::-1], [*rows[:5], "images/5.png,0,2"]):
         with pytest.raises(errors.UserError, match=r"another job .*digest is"):
             again(other)

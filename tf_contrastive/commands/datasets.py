@@ -36,8 +36,8 @@ class Datasets(Command):
     """List the datasets, or show one."""
 
     COMMON: ClassVar = (
-        *("show", "data_dir", "split", "output", "csv_label_column"),
-        *("label_feature", "test_fraction", "verbosity"),
+        *("show", "data_dir", "split", "output", "label_feature"),
+        *("test_fraction", "verbosity"),
     )
 
     listing: Listing = group(Listing())

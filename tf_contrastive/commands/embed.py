@@ -27,8 +27,8 @@ class Embed(Command):
     IS_OF_ONE: ClassVar = True
     COMMON: ClassVar = (
         *("workdir", "saved_model", "input", "data_dir", "split", "output"),
-        *("format", "shard_size", "embedding_batch_size", "csv_path_column"),
-        *("csv_label_column", "label_feature", "max_bad_images", "runner"),
+        *("format", "shard_size", "embedding_batch_size", "label_feature"),
+        *("max_bad_images", "runner"),
     )
 
     embedding: Embedding = group(Embedding())

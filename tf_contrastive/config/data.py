@@ -117,28 +117,18 @@ class Reading(Group):
         " empty: the channels of 3, else none",
         maximum=MAX_CHANNELS - 1,
     )
-    csv_path_column: str = _reading(
-        "",
-        "column of a CSV file that has the paths; empty: path, image, file or"
-        " filename",
-        check=name_in_list,
-    )
-    csv_label_column: str = _reading(
-        "",
-        "column of a CSV file that has the labels; empty: label, class or"
-        f" target; {NO_FEATURE}: read no labels",
-    )
     label_feature: str | None = option(
         None,
-        "feature of TFRecord files or of a TensorFlow dataset that has the"
-        f" labels; {NO_FEATURE}: read no labels; auto: found by its name, such"
-        " as label",
+        "column of a CSV file, or feature of TFRecord files or of a TensorFlow"
+        f" dataset, that has the labels; {NO_FEATURE}: read no labels; auto:"
+        " found by its name, such as label",
         check=name_in_list,
     )
     image_feature: str | None = _reading(
         None,
-        "feature of TFRecord files or of a TensorFlow dataset that has the"
-        " images; auto: found by its name, such as image",
+        "column of a CSV file that has the paths, or feature of TFRecord files"
+        " or of a TensorFlow dataset that has the images; auto: found by its"
+        " name, such as path or image",
         check=name_in_list,
     )
     raw_images: str = _reading(

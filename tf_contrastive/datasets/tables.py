@@ -47,7 +47,7 @@ def _read(file: str, reading: Reading) -> pa.Table:
     Raises:
       UserError: if it is no text, or has no header with a column of paths.
     """
-    wanted = {*_PATHS, _plain(reading.csv_path_column)} - {""}
+    wanted = {*_PATHS, _plain(reading.image_feature or "")} - {""}
     try:
         raw = files.read(file)
         is_utf16 = raw.startswith(_UTF16)
@@ -63,7 +63,7 @@ def _read(file: str, reading: Reading) -> pa.Table:
             raise errors.UserError(
                 f"{file}: its first line, {first.strip()[:80]!r}, names no"
                 f" column of paths ({', '.join(_PATHS)}): {_FORM}; for another"
-                f" name, set {errors.arg('csv_path_column')}"
+                f" name, set {errors.arg('image_feature')}"
             )
         names = [name or str(i) for i, name in enumerate(header, 1)]
         table = pyarrow.csv.read_csv(
@@ -99,7 +99,11 @@ def _read(file: str, reading: Reading) -> pa.Table:
 
 
 def _column(
-    file: str, table: pa.Table, names: tuple[str, ...], option: str, wanted: str
+    file: str,
+    table: pa.Table,
+    names: tuple[str, ...],
+    option: str,
+    wanted: str | None,
 ) -> str | None:
     """Returns the column of an option, or of one of the usual names."""
     known = (_plain(wanted),) if wanted else names
@@ -121,14 +125,13 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
       UserError: for lines that lack something, or columns of another name.
     """
     lines = _read(file, reading)
-    wanted = reading.csv_label_column
-    own = reading.csv_path_column
-    path = _column(file, lines, _PATHS, "csv_path_column", own)
+    wanted, own = reading.label_feature, reading.image_feature
+    path = _column(file, lines, _PATHS, "image_feature", own)
     assert path is not None
     label = None
     if wanted != NO_FEATURE:
-        label = _column(file, lines, _LABELS, "csv_label_column", wanted)
-    of_split = _column(file, lines, ("split",), "split", "")
+        label = _column(file, lines, _LABELS, "label_feature", wanted)
+    of_split = _column(file, lines, ("split",), "split", None)
     if (row := pc.index(lines[path], "").as_py()) >= 0:
         raise errors.UserError(
             f"{file}: line {row + 1} below the header has no path: write one"
@@ -148,7 +151,7 @@ def _lines(file: str, split: str | None, reading: Reading) -> pa.Table:
     if label is None and others and not wanted and split in (None, "train"):
         raise errors.UserError(
             f"{file}: which of its columns {few(others)} has the labels? Set"
-            f" {errors.arg('csv_label_column', others[-1])}, another one, or"
+            f" {errors.arg('label_feature', others[-1])}, another one, or"
             f" {NO_FEATURE}"
         )
     for other in others:
