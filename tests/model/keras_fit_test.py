@@ -13,21 +13,23 @@ from tf_contrastive import encoders, losses, optimizers
 from tf_contrastive.base import errors
 from tf_contrastive.model import ContrastiveModel
 
-_VIEWS = np.random.default_rng(0).random([48, 2, 8, 8, 3]).astype(np.float32)
+_VIEWS = np.random.default_rng(0).standard_normal([48, 2, 8, 8, 3], np.float32)
 _LABELS = np.arange(48) % 4
-
-
-_GLOROT = tf.keras.initializers.GlorotUniform(1)
+# Without biases, which all images share, embeddings stay apart.
+_APART = {
+    "use_bias": False,
+    "kernel_initializer": tf.keras.initializers.GlorotUniform(1),
+}
 
 
 def _encoder(size=8):
     images = tf.keras.Input((size, size, 3))
-    x = tf.keras.layers.Conv2D(4, 3, kernel_initializer="ones")(images)
+    x = tf.keras.layers.Conv2D(4, 3, **_APART)(images)
     return tf.keras.Model(images, tf.keras.layers.GlobalAveragePooling2D()(x))
 
 
 def _model(loss="supcon", size=8):
-    head = tf.keras.layers.Dense(8, kernel_initializer=_GLOROT)
+    head = tf.keras.layers.Dense(8, **_APART)
     model = ContrastiveModel(_encoder(size), head, losses.build(loss))
     model.compile(optimizer=optimizers.LARS(0.1))
     return model
