@@ -46,6 +46,13 @@ _TABLES = [
     ('path,label\n0.png,"a, b"\n1.png,c\n', {0: "a, b", 1: "c"}, ""),
     ("id,filename,width,target\n7,0.png,9,a\n8,1.png,9,b\n", _AB, ""),
     ("x,photo,kind\n1,0.png,a\n1,1.png,b\n", _AB, "", _OWN),
+    (
+        "photo,sort\n0.png,a\n",
+        {},
+        "did you mean sort",
+        {**_OWN, "label_feature": "sor"},
+    ),
+    ("path,kind\n0.png,a\n", {}, "no column of paths (Photo)", _OWN),
     ("0.png,a\n1.png,b\n", {}, "header"),
     ("path,breed\n0.png,a\n1.png,b\n", {}, "label_feature=breed"),
     ('path,label\n"0.png,a\n1.png,b\n', {}, "not a table"),

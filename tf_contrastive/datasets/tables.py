@@ -47,7 +47,7 @@ def _read(file: str, reading: Reading) -> pa.Table:
     Raises:
       UserError: if it is no text, or has no header with a column of paths.
     """
-    wanted = {*_PATHS, _plain(reading.image_feature or "")} - {""}
+    wanted = (reading.image_feature,) if reading.image_feature else _PATHS
     try:
         raw = files.read(file)
         is_utf16 = raw.startswith(_UTF16)
@@ -57,13 +57,13 @@ def _read(file: str, reading: Reading) -> pa.Table:
         first = re.split(r"[\r\n]", content, maxsplit=1)[0]
         for delimiter in (",", ";", "\t"):
             header = [cell.strip(' "') for cell in first.split(delimiter)]
-            if wanted.intersection(map(_plain, header)):
+            if {*map(_plain, wanted)}.intersection(map(_plain, header)):
                 break
         else:
             raise errors.UserError(
                 f"{file}: its first line, {first.strip()[:80]!r}, names no"
-                f" column of paths ({', '.join(_PATHS)}): {_FORM}; for another"
-                f" name, set {errors.arg('image_feature')}"
+                f" column of paths ({', '.join(wanted)}): {_FORM}; for another"
+                f" name, set {errors.arg('image_feature', 'NAME')}"
             )
         names = [name or str(i) for i, name in enumerate(header, 1)]
         table = pyarrow.csv.read_csv(
@@ -108,10 +108,13 @@ def _column(
     """Returns the column of an option, or of one of the usual names."""
     known = (_plain(wanted),) if wanted else names
     found = [name for name in table.column_names if _plain(name) in known]
-    if len(found) > 1 or (wanted and not found):
+    if wanted and not found:
+        column = f"column of {file} in {errors.arg(option)}"
+        raise errors.unknown(column, wanted, table.column_names)
+    if len(found) > 1:
         raise errors.UserError(
-            f"{file}: which of its columns {', '.join(table.column_names)} is"
-            f" it? Set {errors.arg(option, wanted or found[0])}, or another one"
+            f"{file}: which of its columns {', '.join(found)} is it? Set"
+            f" {errors.arg(option, found[0])}, or another one"
         )
     return next(iter(found), None)
 
