@@ -28,10 +28,7 @@ from tf_contrastive.datasets.looking import JPEG, PILLOW, PNG
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 
 # How anything else is read.
-OWN = (
-    "or read it by a function of your own, with"
-    f" {errors.arg('dataset', 'module:name')}"
-)
+OWN = "or name a function of your own as the dataset, module:name"
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
 
 

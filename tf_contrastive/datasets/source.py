@@ -173,8 +173,8 @@ class Files:
                 f"{name}: {place} cannot be read ({errors.first_line(error)}):"
                 " copy the file again, write it with images in PNG or JPEG, or,"
                 " if they have no format, set"
-                f" {errors.arg('raw_images', 'TYPE:HxW')}, or"
-                f" {errors.arg('dataset', 'module:name')}"
+                f" {errors.arg('raw_images', 'TYPE:HxW')}, or name a function"
+                " of your own as the dataset, module:name"
             ) from error
 
     def unreadable(self, use: Callable[[Record], Any]) -> str | None:
