@@ -98,8 +98,8 @@ _MAY_SHRINK = """
     dataset split test_split validation_fraction image_size
     encoder width stem depth heads init_from queue_size online_knn_size
     grad_cache_chunks
-    epochs batch_size warmup_epochs boundaries linear_epochs linear_batch_size
-    linear_warmup_epochs linear_boundaries strategy tpu steps_per_execution
+    epochs batch_size warmup_epochs decay_epochs linear_epochs linear_batch_size
+    linear_warmup_epochs linear_decay_epochs strategy tpu steps_per_execution
     checkpoint_every_steps log_every_steps
     histograms_every_epochs projector_examples profile_steps
 """

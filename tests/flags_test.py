@@ -129,12 +129,12 @@ def test_options_share_a_flag_whose_last_value_counts():
         "--loss_options=scale_by_temperature=auto",
         "--loss_options=",
         "--schedule=piecewise",
-        "--schedule_options=boundaries=30, 60.5,decay_rate=0.5",
-        *("--learning_rate=0.1", "--learning_rate=auto", "--momentum=auto"),
+        "--schedule_options=decay_epochs=30, 60.5,decay_rate=0.5",
+        *("--learning_rate=0.1", "--learning_rate=auto", "--weight_decay=auto"),
     )
     assert run.loss.given == {"contrast": "one_view", "positives_cap": 3}
     assert (run.loss.contrast, run.loss.positives_cap) == ("one_view", 3)
-    assert run.schedule.decay.boundaries == (30.0, 60.5)
+    assert run.schedule.decay.decay_epochs == (30.0, 60.5)
     assert run.schedule.learning_rate is None
     again = _read(flags.record(run))
     assert fields.values(again) == fields.values(run)
@@ -296,10 +296,10 @@ pretrain --workdir=w --dataset=folder:
 pretrain --workdir=w --epochs=5 --warmup_epochs=9
 pretrain --workdir=w --optimizer=adam --nesterov -> --optimizer_options=nesterov
 pretrain --workdir=w --loss=ntxent --epsilon=1 -> only of eps_supinfonce
-pretrain --momentum=0.5 --optimizer_options=momentum=0.4 -> momentum
+pretrain --workdir=w --optimizer_options=momentum=0.4 -> momentum
 pretrain --loss_options=contrst=one_view -> mean contrast?
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
-pretrain --workdir=w --epochs=50 --schedule=piecewise -> boundaries=30,60,90
+pretrain --workdir=w --epochs=50 --schedule=piecewise -> decay_epochs=30,60,90
 pretrain --workdir=w --virtual_devices=4 --batch_size=30
 pretrain --workdir=w --stem=imagenet --image_size=16 -> --image_size=32
 pretrain --workdir=w --views=1
@@ -310,7 +310,7 @@ pretrain --workdir=w --grad_cache_chunks=7
 pretrain --workdir=w --online_knn_size=128
 pretrain --workdir=w --cutmix_alpha=1
 pretrain --workdir=w --loss=cross_entropy --mixup_alpha=1 --batch_size=33
-pretrain --workdir=w --linear_optimizer_options=momentum=0.8 -> _epochs=0
+pretrain --workdir=w --linear_optimizer_options=nesterov=false -> _epochs=0
 pretrain --workdir=w --linear_epochs=2 --linear_warmup_epochs=3
 pretrain --workdir=w --channels=4 --augmentation=autoaugment
 pretrain --workdir=w --channels=4 --augmentation=simclr+solarize

@@ -79,7 +79,7 @@ _COMPONENTS = [
     # The linear stage of SupCon's code.
     (schedule.Exponential, {"decay_rate": 0.97, "decay_epochs": 0.5}),
     # He et al. 2016.
-    (schedule.Piecewise, {"decay_rate": 0.1, "boundaries": (30, 60, 90)}),
+    (schedule.Piecewise, {"decay_rate": 0.1, "decay_epochs": (30, 60, 90)}),
     # SR 2.1 and 4.2.
     (projection.MLP, {"output": 128, "layers": 2, "hidden": None}),
     # SR B.6.

@@ -102,7 +102,7 @@ _RECIPES = [
             "steps_per_epoch": 5004,
             "epochs": 90,
             "warmup_epochs": 5,
-            "boundaries": (30, 60, 80),
+            "decay_epochs": (30, 60, 80),
         },
         {
             2.5: 0.05,
@@ -163,9 +163,9 @@ def test_invalid_scalings_and_durations():
         _simclr(scaling="cubic")
     with pytest.raises(errors.UserError, match="epochs=100"):
         _simclr(warmup_epochs=101)
-    for boundaries in ((5, 30), (30, 100), (60, 30), (30, 30)):
-        with pytest.raises(errors.UserError, match="boundaries="):
-            _simclr(name="piecewise", boundaries=boundaries)
+    for decays in ((5, 30), (30, 100), (60, 30), (30, 30)):
+        with pytest.raises(errors.UserError, match="decay_epochs="):
+            _simclr(name="piecewise", decay_epochs=decays)
     for option in ("steps_per_epoch", "epochs"):
         with pytest.raises(errors.UserError, match="must be a"):
             _simclr(**{option: 0})

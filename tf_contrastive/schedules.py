@@ -132,7 +132,7 @@ class Piecewise(_Schedule, declared.Piecewise):
     """
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
-        starts = [float(self._steps(epochs)) for epochs in self.boundaries]
+        starts = [float(self._steps(epochs)) for epochs in self.decay_epochs]
         # A table, since powers of floats are not exact.
         rates = [self.decay_rate**n for n in range(len(starts) + 1)]
         passed = tf.reduce_sum(tf.cast(step >= starts, tf.int32))
@@ -192,7 +192,7 @@ def build(
 
     Raises:
       UserError: for an unknown name, scaling or option, a number that is not
-        allowed, or a warm-up or boundaries outside the run.
+        allowed, or a warm-up or decays outside the run.
     """
     kind = components.pick("schedule", name, declared.SCHEDULES, options)
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
@@ -204,6 +204,5 @@ def build(
         floor=floor,
         **options,
     )
-    boundaries = getattr(schedule, "boundaries", ())
-    check_epochs(warmup_epochs, epochs, boundaries)
+    check_epochs(warmup_epochs, epochs, schedule)
     return schedule

@@ -18,6 +18,7 @@ from typing import Any
 from tf_contrastive import flags
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields, pretrain
+from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.smoke import substitute
 
@@ -65,9 +66,8 @@ def ours(name: str) -> Values:
     if name in data()["evaluations"]:
         path = CONFIGS / f"{name}.flags"
         parsed = flags.parse(Evaluate, [f"--flagfile={path}", "--workdir=w"])
-        return fields.values(parsed)
+        return fields.values(parsed) | _of_optimizer(parsed.linear)
     run = resolved(name)
-    stage = run.linear
     found = fields.values(run)
     for component in (
         run.views.policy,
@@ -76,9 +76,15 @@ def ours(name: str) -> Values:
         run.schedule.decay,
     ):
         found |= component.arguments()
-    linear = stage.optimizer.arguments() | stage.schedule.decay.arguments()
-    linear |= stage.hyperparameters()
-    return found | {f"linear_{option}": x for option, x in linear.items()}
+    stage = run.linear
+    linear = stage.schedule.decay.arguments() | stage.hyperparameters()
+    linear = {f"linear_{option}": x for option, x in linear.items()}
+    return found | _of_optimizer(stage) | linear
+
+
+def _of_optimizer(stage: LinearStage) -> Values:
+    arguments = stage.optimizer.arguments().items()
+    return {f"linear_{option}": value for option, value in arguments}
 
 
 def data() -> dict[str, Any]:

@@ -115,7 +115,7 @@ JOBS: dict[str, list[str]] = {
     ],
     "schedules": [
         f"{_TINY} --schedule={schedule} --warmup_epochs=0.25"
-        f"{' --schedule_options=boundaries=1' * (schedule == 'piecewise')}"
+        f"{' --schedule_options=decay_epochs=1' * (schedule == 'piecewise')}"
         f" --workdir={schedule}"
         for schedule in SCHEDULES
     ],

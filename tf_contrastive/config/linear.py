@@ -83,7 +83,6 @@ class LinearStage(Group):
     )
     optimizer: OptimizerDeclaration = optimizer_option(
         SGD(**LINEAR_OPTIMIZER_OPTIONS["sgd"]),
-        flags=("weight_decay",),
         defaults=LINEAR_OPTIMIZER_OPTIONS,
         without=("momentum_style",),
     )

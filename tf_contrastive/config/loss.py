@@ -345,12 +345,7 @@ class SlicedWasserstein(LossDeclaration):
     takes_small_views = False
 
     weight: float = _weight(5.0)
-    normalization: str = option(
-        "mean",
-        "divisor of the Wasserstein distance: that of Algorithm 1 (paper), or"
-        " one that makes it independent of the batch size (mean)",
-        choices=("mean", "paper"),
-    )
+    normalization: str = argument("mean", choices=("mean", "paper"))
     normalize: bool = _normalize(False)
     scale: float = _scale(1.0)
     similarity_products: str = argument("auto", choices=_PRODUCTS)
@@ -493,7 +488,7 @@ LOSS = Family(
         *("temperature", "negatives", "epsilon", "margin", "weight"),
         "label_smoothing",
     ),
-    prefixed=("weight", "normalization", "scale", "normalize"),
+    prefixed=("weight", "scale", "normalize"),
 ).option(NTXent())
 
 

@@ -63,9 +63,7 @@ class Pretrain(Command):
     loss: LossDeclaration = LOSS
     batch: BatchOptions = group(BatchOptions())
     probe: Probe = group(Probe())
-    optimizer: OptimizerDeclaration = optimizer_option(
-        LARS(), flags=("weight_decay", "momentum")
-    )
+    optimizer: OptimizerDeclaration = optimizer_option(LARS())
     schedule: Schedule = group(Schedule())
     linear: LinearStage = group(LinearStage(), "linear_", identity=False)
     runtime: Runtime = group(Runtime())

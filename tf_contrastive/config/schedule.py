@@ -1,6 +1,5 @@
 """Training length, batch size and learning rate."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from tf_contrastive.base.errors import UserError, arg
@@ -14,6 +13,16 @@ SCALINGS = ("linear", "sqrt", "none")
 
 def _decay_rate(default: float) -> Any:
     return option(default, "factor of each decay", above=0.0, maximum=1.0)
+
+
+def _decay_epochs(default: float | tuple[float, ...]) -> Any:
+    return option(
+        default,
+        "epochs between decays, after the warm-up (exponential);"
+        " comma-separated epochs, warm-up included, at which the learning rate"
+        " decays (piecewise)",
+        above=0.0,
+    )
 
 
 class Decay(Component):
@@ -46,9 +55,7 @@ class Exponential(Decay):
     name = "exponential"
 
     decay_rate: float = _decay_rate(0.97)
-    decay_epochs: float = option(
-        0.5, "epochs between decays, after the warm-up", above=0.0
-    )
+    decay_epochs: float = _decay_epochs(0.5)
 
 
 class Piecewise(Decay):
@@ -57,12 +64,7 @@ class Piecewise(Decay):
     name = "piecewise"
 
     decay_rate: float = _decay_rate(0.1)
-    boundaries: tuple[float, ...] = option(
-        (30.0, 60.0, 90.0),
-        "comma-separated epochs, warm-up included, at which the learning rate"
-        " decays",
-        above=0.0,
-    )
+    decay_epochs: tuple[float, ...] = _decay_epochs((30.0, 60.0, 90.0))
 
 
 SCHEDULES: dict[str, type[Component]] = by_name(
@@ -98,8 +100,7 @@ class StageSchedule(Group):
     def check(self, prefix: str = "") -> None:
         """Raises `UserError` for a warm-up or decay outside the run."""
         warmup = resolve_warmup(self.warmup_epochs, self.epochs)
-        boundaries = self.decay.arguments().get("boundaries", ())
-        check_epochs(warmup, self.epochs, boundaries, prefix)
+        check_epochs(warmup, self.epochs, self.decay, prefix)
 
 
 class Schedule(StageSchedule):
@@ -124,7 +125,7 @@ def resolve_warmup(warmup_epochs: float | None, epochs: float) -> float:
 
 
 def check_epochs(
-    warmup: float, epochs: float, boundaries: Sequence[float], prefix: str = ""
+    warmup: float, epochs: float, decay: Component, prefix: str = ""
 ) -> None:
     """Raises `UserError` for a warm-up or decays outside a run."""
     name = prefix + "warmup_epochs"
@@ -133,10 +134,13 @@ def check_epochs(
             f"{arg(name, warmup)}: set {arg(name, 0)} to"
             f" {arg(prefix + 'epochs', epochs)}"
         )
-    increasing = sorted(set(boundaries)) == list(boundaries)
-    if not increasing or not all(warmup <= b < epochs for b in boundaries):
+    if not isinstance(decay, Piecewise):
+        return
+    decays = decay.decay_epochs
+    increasing = sorted(set(decays)) == list(decays)
+    if not increasing or not all(warmup <= x < epochs for x in decays):
         raise UserError(
-            f"{arg(prefix + 'boundaries', boundaries)}: use increasing epochs,"
+            f"{arg(prefix + 'decay_epochs', decays)}: use increasing epochs,"
             f" from {arg(name, warmup)} to less than"
             f" {arg(prefix + 'epochs', epochs)}"
         )

@@ -144,5 +144,5 @@ def _shortened(schedule: StageSchedule, prefix: str = "") -> dict[str, Any]:
     short: dict[str, Any] = {"epochs": 1}
     short["warmup_epochs"] = 0.0 if schedule.warmup_epochs == 0 else 0.5
     if isinstance(schedule.decay, Piecewise):
-        short["boundaries"] = "0.75"
+        short["decay_epochs"] = "0.75"
     return {f"{prefix}{name}": value for name, value in short.items()}
