@@ -192,12 +192,15 @@ class _Model(SavedModel):
     """Doubles a vector; one that begins with a negative number waits."""
 
     def __init__(self):
-        signature = Signature("x", np.dtype(np.float32), (-1,), ["y"])
-        self.signatures = {"serving_default": signature}
+        self.take(-1)
         self.release = threading.Event()
 
+    def take(self, *shape):
+        signature = Signature("x", np.dtype(np.float32), shape, ["y"])
+        self.signatures = {"serving_default": signature}
+
     def run(self, signature, array):
-        if array[0] < 0:
+        if array.flat[0] < 0:
             assert self.release.wait(20)
         return {"y": 2 * array}
 
@@ -304,9 +307,11 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
             while time.monotonic() - start < processes.LIMIT:
                 drip.sendall(b"G")
                 time.sleep(0.02)
-        # An answer of 8 MB, whose request takes a busy machine seconds to read.
+        # An answer of 8 MB, in few rows, since 64 are computed at a time.
         patched.undo()
-        body = json.dumps({"inputs": [0.123456789] * 800_000}).encode()
+        versions.only.take(-1, 100_000)
+        body = json.dumps({"inputs": [[0.123456789] * 100_000] * 8}).encode()
+        before = client.metric("predict_seconds_count")
         with client.connection() as silent:
             silent.sendall(served.request(body))
             address = silent.getsockname()
@@ -314,7 +319,7 @@ def test_slow_clients_are_disconnected(versions, monkeypatch):
             def is_over():
                 sockets = psutil.net_connections()
                 held = [x.raddr for x in sockets if x.fd > 0]
-                computed = client.metric("predict_seconds_count")
+                computed = client.metric("predict_seconds_count") > before
                 return computed and address not in held
 
             processes.wait_for(is_over)
