@@ -222,7 +222,9 @@ class Environment:
         return done.stdout
 
     def pip(self, words: str) -> None:
-        self.run(f"python -m pip install --no-input --quiet {words}")
+        self.run(
+            f"python -m pip install --no-input --no-compile --quiet {words}"
+        )
 
     def resolve(self, words: str) -> dict[str, str]:
         """Returns the versions that pip would install in an empty place."""
