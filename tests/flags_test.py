@@ -124,16 +124,17 @@ def test_options_share_a_flag_whose_last_value_counts():
     run = _parse(
         "--workdir=w",
         "--loss=supcon",
-        "--loss_options=contrast=one_view,positives_cap=2",
+        "--loss_options=denominator=one_positive,positives_cap=2",
         "--loss_options=positives_cap=3,scale_by_temperature=true",
         "--loss_options=scale_by_temperature=auto",
         "--loss_options=",
         "--schedule=piecewise",
         "--schedule_options=decay_epochs=30, 60.5,decay_rate=0.5",
-        *("--learning_rate=0.1", "--learning_rate=auto", "--weight_decay=auto"),
+        *("--learning_rate=0.1", "--learning_rate=auto", "--momentum=auto"),
     )
-    assert run.loss.given == {"contrast": "one_view", "positives_cap": 3}
-    assert (run.loss.contrast, run.loss.positives_cap) == ("one_view", 3)
+    given = {"denominator": "one_positive", "positives_cap": 3}
+    assert run.loss.given == given
+    assert run.loss.arguments().items() >= given.items()
     assert run.schedule.decay.decay_epochs == (30.0, 60.5)
     assert run.schedule.learning_rate is None
     again = _read(flags.record(run))
@@ -296,8 +297,8 @@ pretrain --workdir=w --dataset=folder:
 pretrain --workdir=w --epochs=5 --warmup_epochs=9
 pretrain --workdir=w --optimizer=adam --nesterov -> --optimizer_options=nesterov
 pretrain --workdir=w --loss=ntxent --epsilon=1 -> only of eps_supinfonce
-pretrain --workdir=w --optimizer_options=momentum=0.4 -> momentum
-pretrain --loss_options=contrst=one_view -> mean contrast?
+pretrain --momentum=0.5 --optimizer_options=momentum=0.4 -> momentum
+pretrain --loss_options=denomnator=all -> mean denominator?
 pretrain --workdir=w --schedule_options=decay_rate=0.5 -> --schedule=cosine
 pretrain --workdir=w --epochs=50 --schedule=piecewise -> decay_epochs=30,60,90
 pretrain --workdir=w --virtual_devices=4 --batch_size=30

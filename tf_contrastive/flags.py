@@ -2,7 +2,7 @@
 
 Each command has its own `FlagValues`, with the options of all members of a
 family: `--temperature` is a flag, whatever the loss. Options without a flag of
-their own share one: `--loss_options=contrast=one_view,normalize=false`.
+their own share one: `--loss_options=positives_cap=1,normalize=false`.
 """
 
 import itertools

@@ -105,9 +105,9 @@ def _table(folder):
         (
             [
                 "--loss=supcon",
-                "--loss_options=contrast=one_view,positives_cap=1",
+                "--loss_options=denominator=all,positives_cap=1",
             ],
-            *("loss_options", ["contrast=one_view,positives_cap=1"]),
+            *("loss_options", ["denominator=all,positives_cap=1"]),
         ),
     ],
 )

@@ -11,6 +11,7 @@ from dataset_helpers import pictures
 from tf_contrastive import datasets, flags
 from tf_contrastive.base import errors
 from tf_contrastive.config import fields
+from tf_contrastive.config.loss import SupCon
 from tf_contrastive.config.pretrain import Pretrain, resolve
 from tf_contrastive.config.views import resolve_views
 from tf_contrastive.views import RunViews
@@ -111,7 +112,6 @@ _ONE_SIZE = """
 --loss=swd_normal
 --loss=moco
 --loss=margin -> --negatives=all_views
---loss=supcon --loss_options=contrast=one_view -> contrast=all_views
 --augmentation=none
 --augmentation=ablation:cutout
 --loss=cross_entropy --mixup_alpha=0.2 -> --mixup_alpha=0
@@ -128,6 +128,13 @@ def test_what_takes_one_size_is_refused(line):
         flags.parse(Pretrain, arguments).validate()
     text = flags.with_flags(Pretrain, caught.value.marked)
     assert (named or words) in text and "\n" not in text
+
+
+def test_anchors_of_one_view_take_one_size():
+    run = fields.replace(small.RUN, small_views=2)
+    run = dataclasses.replace(run, loss=SupCon(contrast="one_view"))
+    with pytest.raises(errors.UserError, match="contrast=one_view"):
+        run.validate()
 
 
 @pytest.mark.parametrize(

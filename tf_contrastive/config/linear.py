@@ -83,8 +83,9 @@ class LinearStage(Group):
     )
     optimizer: OptimizerDeclaration = optimizer_option(
         SGD(**LINEAR_OPTIMIZER_OPTIONS["sgd"]),
+        flags=("weight_decay",),
         defaults=LINEAR_OPTIMIZER_OPTIONS,
-        without=("momentum_style",),
+        without=("momentum", "momentum_style"),
     )
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -194,11 +194,7 @@ class SupCon(_OfClasses):
     name = "supcon"
 
     temperature: float = _temperature(0.1)
-    contrast: str = option(
-        "all_views",
-        "anchors: all views, or the first view of each image",
-        choices=("all_views", "one_view"),
-    )
+    contrast: str = argument("all_views", choices=("all_views", "one_view"))
     denominator: str = _denominator()
     positives_cap: int | None = option(
         None, "positives per anchor, at most; auto: all", minimum=1

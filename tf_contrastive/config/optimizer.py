@@ -11,7 +11,7 @@ REFERENCE_BATCH_SIZE = 256
 
 
 def _momentum() -> Any:
-    return argument(0.9, maximum=0.9999)
+    return option(0.9, "decay rate of the velocity", maximum=0.9999)
 
 
 def _weight_decay(default: float) -> Any:
@@ -114,13 +114,15 @@ OPTIMIZERS: dict[str, type[OptimizerDeclaration]] = by_name(
 )
 
 
-def optimizer_option(default: OptimizerDeclaration, **family: Any) -> Any:
+def optimizer_option(
+    default: OptimizerDeclaration, flags: tuple[str, ...], **family: Any
+) -> Any:
     """The option of the optimizer; see `components.Family`."""
     return Family(
         kind="optimizer",
         members=OPTIMIZERS,
         help="optimizer",
-        flags=("weight_decay",),
+        flags=flags,
         **family,
     ).option(default)
 

@@ -63,7 +63,9 @@ class Pretrain(Command):
     loss: LossDeclaration = LOSS
     batch: BatchOptions = group(BatchOptions())
     probe: Probe = group(Probe())
-    optimizer: OptimizerDeclaration = optimizer_option(LARS())
+    optimizer: OptimizerDeclaration = optimizer_option(
+        LARS(), flags=("weight_decay", "momentum")
+    )
     schedule: Schedule = group(Schedule())
     linear: LinearStage = group(LinearStage(), "linear_", identity=False)
     runtime: Runtime = group(Runtime())
