@@ -131,7 +131,7 @@ def test_what_takes_one_size_is_refused(line):
 
 
 def test_anchors_of_one_view_take_one_size():
-    run = fields.replace(small.RUN, small_views=2)
+    run = fields.replace(small.RUN, small_views=2, workdir="w")
     run = dataclasses.replace(run, loss=SupCon(contrast="one_view"))
     with pytest.raises(errors.UserError, match="contrast=one_view"):
         run.validate()
