@@ -35,7 +35,7 @@ from tf_contrastive.evaluation import report as reports
 _SEED = os.environ.get("DRILL_SEED", "0")
 _COUNT = 5
 # Cases of random damage of each kind.
-_CASES = 40
+_CASES = 20
 
 
 @pytest.fixture(autouse=True)

@@ -156,50 +156,6 @@ def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
     assert resumed[tag][8] == straight[tag][8]
 
 
-_SMALL_VIEWS = {
-    "loss": "ntxent",
-    "image_size": 16,
-    "small_views": 2,
-    "small_image_size": 8,
-    "validation_fraction": 0.25,
-}
-_MIXED = {
-    "loss": "cross_entropy",
-    "label_smoothing": 0.1,
-    "mixup_alpha": 0.2,
-    "cutmix_alpha": 1.0,
-    "standardize": "dataset",
-    "validation_fraction": 0.25,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.keras
-@pytest.mark.parametrize(
-    ("options", "recorded"),
-    [
-        (_SMALL_VIEWS, "small_views=2"),
-        # The statistics of digits: a run says which they were.
-        (_MIXED, "standardize=0.3058,0.3058,0.3058/0.3761,0.3761,0.3761"),
-    ],
-    ids=["small views", "mixed views"],
-)
-def test_a_run_of_other_views_resumes_bit_for_bit(
-    options, recorded, tmp_path, monkeypatch
-):
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    result = train.pretrain(_options(straight, **options))
-    assert 0 < result.metrics["val_loss"] < 10
-    if options is _SMALL_VIEWS:
-        assert result.metrics["positives_per_anchor"] == (2 * 1 + 2 * 2) / 4
-    assert list(_curves(straight)["validation/loss/contrastive"]) == [3, 6]
-    given = _options(stopped, **options, checkpoint_every_steps=2)
-    resumed = _resumed(given, monkeypatch, last=5, start=4)
-    small.check_equal(small.weights(straight), small.weights(stopped))
-    assert resumed.metrics == result.metrics
-    assert f"--{recorded}\n" in (stopped / "config.flags").read_text()
-
-
 # ---- What follows from the data ---------------------------------------------
 
 

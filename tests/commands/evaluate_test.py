@@ -128,18 +128,18 @@ def _let_fine_tuning_raise(monkeypatch, error):
 @pytest.mark.slow
 def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
     _let_fine_tuning_raise(monkeypatch, KeyboardInterrupt())
-    few = {"finetune_fractions": "0.1,0.2,0.001", "finetune_epochs": "1"}
+    few = {"finetune_fractions": "0.1,0.001", "finetune_epochs": "1"}
     few |= {"finetune_scratch": False, "protocols": "prototype,finetune"}
     with pytest.raises(KeyboardInterrupt):
         _evaluate(workdir=str(run), **few)
     names = [row_name(row) for row in _report(run)["results"]]
-    assert names == ["prototype", "finetune 10%", "finetune 20%"]
+    assert names == ["prototype", "finetune 10%"]
     (entry,) = _report(run)["history"]
-    assert "trained/finetune/20%/top1" in entry["metrics"]
+    assert "trained/finetune/10%/top1" in entry["metrics"]
     # `watch` measures it again.
     assert list(entry["protocols"]) == ["prototype@1"]
     stored = np.load(run / "evaluation" / "trained-finetune.npz")
-    assert {"10%.correct", "20%.correct"} < set(stored.files)
+    assert "10%.correct" in stored.files
 
 
 @pytest.mark.slow

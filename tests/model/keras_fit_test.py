@@ -72,7 +72,6 @@ def test_generators_and_sequences_train_as_arrays():
     seeded = (((views, seeds), labels) for views, labels in _generator())
     steps = {"steps_per_epoch": 3, "validation_steps": 3}
     for data, options in (
-        (_generator(), steps),
         (seeded, steps),
         (_Sequence(), {"shuffle": False, "validation_steps": 3}),
     ):

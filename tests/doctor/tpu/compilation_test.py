@@ -262,13 +262,13 @@ _RECIPES = {
 
 
 def _forms():
-    """Six recipes with most values of what a step's form depends on."""
+    """Four recipes with most values of what a step's form depends on."""
     # Of each form, the one with the largest batch per core.
     forms = {
         table.form(run, 0): name
         for name, (run, _) in sorted(_RECIPES.items(), key=lambda x: x[1][1])
     }
-    return cover.cover({name: form for form, name in forms.items()}, 6)
+    return cover.cover({name: form for form, name in forms.items()}, 4)
 
 
 _ENVIRONMENT = ROOT / ".venv-tpu/bin/python"
