@@ -29,6 +29,7 @@ class _Commands:
         self.ends = {}
         self.scores = itertools.count(1)
         self.losses = itertools.repeat(None)
+        self.protocol, self.variants = "knn", ("k=1", "k=5")
 
     def __call__(self, words):
         if words[0] == "sweep":
@@ -45,9 +46,11 @@ class _Commands:
             (folder / "pretrain.json").write_text(json.dumps(result))
             return 0, ""
         rows = [
-            saved_run.score(encoder, "knn", f"k={k}", next(self.scores) / 100)
+            saved_run.score(
+                encoder, self.protocol, variant, next(self.scores) / 100
+            )
             for encoder in ("trained", "untrained")
-            for k in (1, 5)
+            for variant in self.variants
         ]
         report = {"results": rows, "history": []}
         (folder / "evaluation.json").write_text(json.dumps(report))
@@ -264,6 +267,15 @@ def test_without_accuracies_the_smallest_loss_is_best(run, commands, tmp_path):
     assert report["metric"] == "val_loss"
     losses = [row["metrics"].get("val_loss") for row in report["runs"]]
     assert losses == [0.3, 0.4, 0.5, None]
+
+
+def test_networks_that_did_not_start_from_the_run_do_not_rank_it(
+    run, commands, tmp_path
+):
+    commands.protocol = "finetune"
+    commands.variants = "100%", "100% scratch"
+    assert run("--learning_rate=0.1,0.3") == 0
+    assert _table(tmp_path / "s")["metric"] == "finetune/100%/top1"
 
 
 def test_own_parts_are_allowed_in_the_evaluation(run, commands):

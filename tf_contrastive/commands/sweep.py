@@ -28,7 +28,7 @@ _PREFIX = "evaluate_"
 # What `evaluate` gets unless it is given.
 _EVALUATE = ("--protocols=knn", "--nountrained")
 # Ends of results' names. The last result with the last end sorts the table.
-_RANKED = ("loss", "val_loss", "probe_accuracy", "top1")
+_RANKED = ("loss", "val_loss", "probe_accuracy", "top1", "/top1")
 
 
 class Grid(Group):
@@ -389,7 +389,9 @@ def _write_table(grid: Grid, runs: Sequence[Run]) -> None:
     """Prints and writes the results of all runs, the best first."""
     rows = [_result(planned) for planned in runs]
     metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
-    ranked = (n for end in _RANKED for n in metrics if n.endswith(end))
+    # A network that was trained from scratch says nothing of the run.
+    own_names = [n for n in metrics if " scratch/" not in n]
+    ranked = (n for end in _RANKED for n in own_names if n.endswith(end))
     metric = ["loss", *ranked][-1]
     sign = 1 if metric.endswith("loss") else -1
 
