@@ -75,3 +75,7 @@ def test_the_pairs_are_limited():
     several = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
     positives = histograms.pairs_of_views((3, 1), several)["positives"]
     assert positives.tolist() == [[0, 1], [1, 2]]
+    # Images without a label are no class.
+    some = np.array([-1, 2, -1, 2])
+    positives = histograms.pairs_of_views((4, 1), some)["positives"]
+    assert positives.tolist() == [[1, 3]]

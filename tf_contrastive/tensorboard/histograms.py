@@ -137,7 +137,7 @@ def pairs_of_views(
         if of_view.ndim == 2:
             same |= (of_view @ of_view.T) > 0
         else:
-            same |= of_view[:, np.newaxis] == of_view
+            same |= (of_view[:, np.newaxis] == of_view) & (of_view >= 0)
     pairs = np.stack(np.triu_indices(len(of_image), 1), axis=1)
     positive = same[pairs[:, 0], pairs[:, 1]]
     return {
