@@ -135,8 +135,11 @@ def vote(
     count = len(images.rows)
     copies = _codes(near[:, 0], near[:, 1], count)
     voters = images.labels(labels)
-    sizes = np.bincount(voters[voters >= 0], minlength=labels.max() + 1)
-    n = len(labels)
+    classes, n = labels.max() + 1, len(labels)
+    sizes = np.bincount(voters[voters >= 0], minlength=classes)
+    # An image and the class of one of its near copies, as one number.
+    one, other = np.concatenate([near, near[:, ::-1]]).T
+    near_classes = np.sort((one * classes + voters[other])[voters[other] >= 0])
     winner = np.full([n], -1, np.int64)
     support, missing = np.zeros([n]), np.full([n], np.nan)
     for start in range(0, n, ROWS):
@@ -157,8 +160,11 @@ def vote(
         most = np.take_along_axis(votes, best, 1)[:, 0]
         support[part] = most / np.maximum(valid_votes, 1)
         ours = (theirs == own[:, np.newaxis]).sum(axis=1)
-        # Without the image itself, if it is among the voters.
+        # Without the image itself, if it is among the voters, and near copies.
         others = sizes[own] - (voters[place] == own)
+        sought = place * classes + own
+        others -= np.searchsorted(near_classes, sought, "right")
+        others += np.searchsorted(near_classes, sought, "left")
         possible = np.minimum(valid_votes, others)
         judged = voted & (own >= 0) & (possible > 0)
         missing[part] = np.where(
