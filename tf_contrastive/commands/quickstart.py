@@ -108,9 +108,11 @@ def _table(folder: Path) -> str:
         top1 = {
             result["protocol"]: f"{result['top1']:.4f}"
             for result in report["results"]
-            if result["encoder"] == encoder
+            if result["encoder"] == encoder and result["top1"] is not None
         }
         spent = files.read_json(str(folder / name / "pretrain.json"))["seconds"]
         seconds = f"{spent or 0:.0f}" if encoder == "trained" else "-"
-        rows.append([title, *(top1[name] for name in _PROTOCOLS), seconds])
+        # Another evaluation of the run replaces these results.
+        scores = (top1.get(name, "-") for name in _PROTOCOLS)
+        rows.append([title, *scores, seconds])
     return terminal.format_table(rows, texts={0})
