@@ -58,7 +58,8 @@ def missing(name: str, context: EvaluationContext) -> str | None:
         if protocol.needs_labels and not source.info.has_labels:
             return (
                 f"{source.info.name} {source.info.split} has no labels to score"
-                f" against: set {errors.arg('train_split', 'NAME')} and"
+                " against, one per image: set"
+                f" {errors.arg('train_split', 'NAME')} and"
                 f" {errors.arg('test_split', 'NAME')} to labelled splits, or"
                 f" {errors.arg('dataset', 'NAME')} to a labelled dataset"
             )
