@@ -14,6 +14,7 @@ from PIL import Image
 from scipy import stats
 
 from tf_contrastive import datasets, views
+from tf_contrastive.base import errors
 from tf_contrastive.datasets import digit_canvases as digits_module
 
 
@@ -168,6 +169,24 @@ def test_each_image_has_one_digit_at_nine_places(opened):
     assert (other == first).mean() < 0.4
     # Of 40 digits, 100 images have about 40 (1 - (39/40)^100) = 37.
     assert len(set(which("digit_on_image:of=cifar10")) - {-1}) > 30
+
+
+def test_digits_are_drawn_on_whole_images_of_the_users(data_dir, tmp_path):
+    """Which are read by options that say nothing of MNIST."""
+    array = np.zeros([256, 320, 3], np.uint8)
+    for name in ("a/0.jpg", "a/1.jpg"):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        Image.fromarray(array).save(tmp_path / name)
+    name = f"digit_on_image:digit=60,unique=1,of=folder:{tmp_path}"
+    reading = datasets.Reading(test_fraction=0.5)
+    source = datasets.source(name, "train", data_dir=data_dir, reading=reading)
+    record = next(iter(source.records))
+    plain = columns(source)["image"][0]
+    halved = source.decode(record | {"halvings": tf.constant(3)})["image"]
+    np.testing.assert_array_equal(halved, plain)
+    with pytest.raises(errors.UserError, match="3 channels of 8 bits"):
+        reading = datasets.Reading(value_range=(0.0, 255.0))
+        datasets.source(name, "train", data_dir=data_dir, reading=reading)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.base import errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import DigitOnImage, MultiDigits
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.random_bits import FOR_DIGITS, hashed
@@ -42,7 +43,8 @@ def _read(
     Raises:
       UserError: if MNIST is not prepared, or has fewer.
     """
-    source = access.open("mnist", split)
+    # The options of reading are of the user's images.
+    source = access.open("mnist", split, reading=Reading())
     count = source.info.num_examples
     if first > count:
         raise errors.UserError(
@@ -177,6 +179,7 @@ def digit_on_image(
 
     @tf.autograph.experimental.do_not_convert
     def decode(record: Record) -> Record:
+        record.pop("halvings", None)  # Digits are drawn on the whole image.
         example = decode_inner(record)
         image = tf.ensure_shape(example["image"], shape or [None, None, 3])
         digit = tf.gather(digits, which(record))
@@ -186,7 +189,8 @@ def digit_on_image(
         return example | {"image": tf.ensure_shape(blended, image.shape)}
 
     source = dataclasses.replace(inner, decode=decode, decoded=False)
-    source = source.described(name=name)
+    # Others than of three channels of 8 bits are refused where it is opened.
+    source = source.described(name=name, float_channels=None)
     if options.label == "image":
         return source
     info = source.described(

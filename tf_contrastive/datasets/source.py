@@ -433,7 +433,7 @@ class Access(NamedTuple):
     data_dir: str | None  # Of TensorFlow Datasets; None: TFDS's default.
     reading: Reading
     # (name, split) -> the source of another dataset, opened alike.
-    open: Callable[[str, str], Source]
+    open: Callable[..., Source]
 
 
 @tf.autograph.experimental.do_not_convert
