@@ -103,6 +103,10 @@ def test_links_lead_to_other_folders_once(tmp_path):
     (tmp_path / "linked").symlink_to(root)
     linked = datasets.from_path(str(tmp_path / "linked"))
     assert linked.info.num_examples == 12
+    np.save(tmp_path / "grey.npy", np.zeros([4, 4, 1], np.uint8))
+    reading = datasets.Reading(channels=1)
+    grey = datasets.from_path(str(tmp_path / "grey.npy"), reading)
+    assert grey.info.colors == ()
 
 
 def test_names_of_images_are_utf_8(tmp_path):

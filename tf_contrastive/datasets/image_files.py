@@ -259,6 +259,7 @@ def open_listing(
         bad,
         unlabelled=bool(lacking > 0),
         float_channels=reading.float_channels,
+        colors=reading.colors,
         by_pillow=PILLOW in ways,
         found=tuple(about.items()),
     )
