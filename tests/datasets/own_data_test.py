@@ -130,6 +130,9 @@ def module(tmp_path, monkeypatch):
         "def arrays(): return images, np.arange(40) % 5\n"
         "fixed = tf.data.Dataset.from_tensor_slices(images)\n"
         "def needs(split, size): return None\n"
+        "from tf_contrastive.datasets import from_arrays\n"
+        "deep = np.zeros([9, 4, 4, 4], np.uint8)\n"
+        "def four(): return from_arrays(deep, channels=4)\n"
         "text = 'cifar10'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -163,6 +166,7 @@ def test_a_module_has_splits_and_slices(module):
         ("needs", "train", "parameter size of needs has no default"),
         ("text", "train", "is a str: it must be"),
         ("boht", "train", "did you mean both"),
+        ("four", "train", "4 channels of floats: set channels=4"),
     ],
 )
 def test_other_data_of_a_module_are_named(module, name, split, text):

@@ -63,10 +63,17 @@ def source(
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"
         split_spec.refuse_fraction(name, reading, reason)
-    if opened.info.float_channels != reading.float_channels:
+    found = opened.info.float_channels
+    if found is None and reading.float_channels:
         raise errors.UserError(
             f"{name} has images of 3 channels of 8 bits: leave"
             f" {errors.arg('channels')} and {errors.arg('value_range')} out"
+        )
+    if found != reading.float_channels:
+        which = "value_range" if found == 3 else "channels"
+        raise errors.UserError(
+            f"{name} has images of {found} channels of floats: set"
+            f" {errors.arg(which, '0,1' if found == 3 else found)}"
         )
     opened = opened.described(colors=reading.colors)
     if opened.info.unlabelled and not reading.admits_unlabelled:
