@@ -268,7 +268,7 @@ class Data(Group):
     cache: str = _input(
         "auto",
         "what to keep in memory; auto: decoded images of one shape, up to 1"
-        " GiB; memory: no limit, and images of several shapes encoded",
+        " GiB; memory: no limit, and records of several shapes encoded",
         choices=("auto", "memory", "none"),
     )
     extra_channels: int | None = _input(

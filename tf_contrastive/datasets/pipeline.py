@@ -33,7 +33,7 @@ def in_memory(source: Source, cache: str = Data.cache) -> Source:
 
     Call it once, so that several pipelines share the data. "auto" decodes
     images of one shape, up to `CACHE_BYTES`; "memory" any number, and keeps
-    images of several shapes encoded; "none" nothing.
+    records of several shapes encoded, but not files; "none" nothing.
     """
     info = source.info
     if cache == "none" or (cache == "auto" and info.image_shape is None):
