@@ -143,7 +143,8 @@ def test_a_contrastive_model_is_saved(tmp_path):
     model.compile(optimizers.build("lars", learning_rate=0.1))
     views = np.random.default_rng(0).uniform(size=[8, 2, 16, 16, 3])
     views = views.astype(np.float32)
-    model.fit(views, np.arange(8) % 4, verbose=0)
+    data = views, np.arange(8) % 4
+    model.fit(*data, validation_data=data, verbose=0)
     images = views[:, 0]
     for file in ("m.keras", "m"):
         model.save(tmp_path / file)

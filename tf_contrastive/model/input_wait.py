@@ -17,7 +17,6 @@ class InputWait(ContrastiveStep):
     """Measures how long `fit` waits for batches, without a host round trip."""
 
     train_function: Any
-    test_tf_function: Any
     test_function: Any
     train_tf_function: Any
     # A tensor of the host, float64 []: a variable would be copied to all cores.
@@ -87,16 +86,13 @@ class InputWait(ContrastiveStep):
         return execute
 
     def make_test_function(self, force: bool = False) -> Any:
-        """Returns Keras' test function: iterator -> running means.
-
-        Its graph is that of `test_tf_function`.
-        """
+        """Returns Keras' test function: iterator -> running means."""
         if self.test_function is not None and not force:
             return self.test_function
         graph = super().make_test_function(force)
-        execute = functools.partial(self._execute, graph)
-        self.test_tf_function, self.test_function = graph, execute
-        return execute
+        # Keras does not save what has this name.
+        self.test_function = functools.partial(self._execute, graph)
+        return self.test_function
 
     def _execute(self, graph: Any, iterator: Any) -> Any:
         """Calls a graph on the iterator.
