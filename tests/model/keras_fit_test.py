@@ -110,6 +110,29 @@ def test_datasets_of_unknown_image_size_are_trained_on(shape, size):
     assert np.isfinite(history["loss"]).all()
 
 
+class _Seen(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.values = [v.numpy() for v in self.model.variables]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_step_whose_input_fails_changes_nothing(count):
+    def batch(number):
+        number = tf.cast(number, tf.int32)
+        with tf.control_dependencies([tf.debugging.assert_less(number, 2)]):
+            part = tf.range(16) + 16 * number
+        return tf.gather(_VIEWS, part), tf.gather(_LABELS, part)
+
+    with replicas.strategy(count).scope():
+        model = _model()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        data = tf.data.Dataset.range(3).map(batch)
+        model.fit(data, verbose=0, callbacks=[seen := _Seen()])
+    assert model.optimizer.iterations.numpy() == 2
+    for found, before in zip(model.variables, seen.values, strict=True):
+        np.testing.assert_array_equal(found, before)
+
+
 @pytest.mark.parametrize("shape", [[None] * 5, [None, None, 8, 8, 3], None])
 def test_an_unknown_number_of_views_is_named(shape):
     with pytest.raises(ValueError, match="views of shape"):

@@ -97,16 +97,16 @@ def saving_on_error(
     saved: Checkpoints,
     strategy: tf.distribute.Strategy,
 ) -> Iterator[None]:
-    """Saves the present step before an error of TensorFlow ends the run."""
+    """Saves the present step before an error of the input ends the run."""
     try:
         yield
     except tf.errors.OpError as error:
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             # Without saving, which needs all workers.
             raise
+        if not (named := datasets.name_unreadable(error)):
+            raise  # A step that had its batch has changed some variables.
         saved.finish()
-        if named := datasets.name_unreadable(error):
-            raise errors.UserError(
-                f"{named}; saved at step {saved.step:,}"
-            ) from error
-        raise
+        raise errors.UserError(
+            f"{named}; saved at step {saved.step:,}"
+        ) from error

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import config  # Not in the public API.
 
+from tf_contrastive import distribution
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.model.contrastive_step import ContrastiveStep, Results
@@ -51,16 +52,18 @@ class InputWait(ContrastiveStep):
         def one_step(
             number: tf.Tensor, seconds: tf.Tensor, iterator: Any
         ) -> tuple[tf.Tensor, tf.Tensor]:
-            if config.is_op_determinism_enabled():
-                strategy.run(run, args=(next(iterator),))
-                return number + 1, seconds + math.nan
-            start = tf.timestamp()
-            with tf.control_dependencies([start]):
+            has_clock = not config.is_op_determinism_enabled()
+            start = tf.timestamp() if has_clock else math.nan
+            with tf.control_dependencies([start] if has_clock else []):
                 data = next(iterator)
             arrived = tf.nest.flatten(data, expand_composites=True)
             with tf.control_dependencies(arrived):
-                waited = tf.timestamp() - start
-            strategy.run(run, args=(data,))
+                waited = (tf.timestamp() if has_clock else 0.0) - start
+            # If the input fails, nothing of the step happens, and no counter
+            # has it. The program of a TPU takes the batch as a whole.
+            whole = [] if distribution.on_tpu() else arrived
+            with tf.control_dependencies(whole):
+                strategy.run(run, args=(data,))
             return number + 1, seconds + waited
 
         @do_not_convert_self
