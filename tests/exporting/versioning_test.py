@@ -90,6 +90,23 @@ def test_simultaneous_exports_make_two_versions(tmp_path, monkeypatch):
     assert sorted(os.listdir(base)) == ["1", "2"]
 
 
+def test_exports_to_an_object_store_at_the_same_time_make_two_versions(
+    tmp_path, monkeypatch
+):
+    base, makedirs, paths = f"ram://{tmp_path}", tf.io.gfile.makedirs, []
+
+    def another_is_first(path):
+        if path == f"{base}/1":
+            monkeypatch.setattr(tf.io.gfile, "makedirs", makedirs)
+            paths.append(exporting.export(_tiny_model(7), base))
+        makedirs(path)
+
+    monkeypatch.setattr(tf.io.gfile, "makedirs", another_is_first)
+    paths.append(exporting.export(_tiny_model(5), base))
+    assert paths == [f"{base}/1", f"{base}/2"]
+    assert [exporting.num_features(exporting.load(x)) for x in paths] == [7, 5]
+
+
 def test_object_stores_ignore_a_version_killed_while_copying(
     tmp_path, monkeypatch
 ):

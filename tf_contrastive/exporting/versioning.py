@@ -63,17 +63,22 @@ def write_version(save: Callable[[str], None], base: str) -> str:
                         raise
     with files.temporary_folder() as local:
         save(local)
-        path = _next_version(base)
         written = [x for x in Path(local).rglob("*") if x.is_file()]
-        try:
-            for file in sorted(written, key=lambda x: x.name == GRAPH_FILE):
-                target = os.path.join(path, file.relative_to(local))
-                tf.io.gfile.makedirs(os.path.dirname(target))
-                tf.io.gfile.copy(str(file), target)
-        except BaseException:
-            files.remove(path)
-            raise
-    return path
+        # In one order everywhere: the first file claims the version.
+        written.sort(key=lambda x: (x.name == GRAPH_FILE, x.relative_to(local)))
+        while True:
+            path = _next_version(base)
+            try:
+                for file in written:
+                    target = os.path.join(path, file.relative_to(local))
+                    tf.io.gfile.makedirs(os.path.dirname(target))
+                    tf.io.gfile.copy(str(file), target)
+                return path
+            except tf.errors.AlreadyExistsError:
+                continue  # Another export at the same time has taken it.
+            except BaseException:
+                files.remove(path)
+                raise
 
 
 def _next_version(base: str) -> str:
