@@ -39,6 +39,10 @@ _COLUMN = np.arange(4)[:, np.newaxis]
         ),
         (lambda: losses.NTXent()(_GOLDEN[0]), r"must be floating \[B"),
         (lambda: losses.Margin()(np.ones([4, 3, 2])), "projections have 3"),
+        (
+            lambda: losses.Margin()(_GOLDEN, small_views=1),
+            "have 1 and 1 small ones",
+        ),
         (lambda: _LOGITS(_GOLDEN, np.ones([4, 3])), "labels of 3 classes"),
         (lambda: losses.MoCo()(_GOLDEN), r"needs keys \[B, V, P\]"),
         (

@@ -255,10 +255,11 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
             batch = batch._replace(anchors=anchors)
         if negatives == "all_views":
             return similarity.Rows(function, batch)
-        if batch.num_views + batch.small_views != 2:
+        if (batch.num_views, batch.small_views) != (2, 0):
             raise ValueError(
                 "negatives='other_view' compares two views, but the projections"
-                f" have {batch.num_views + batch.small_views}: pass [B, 2, P]"
+                f" have {batch.num_views} and {batch.small_views} small ones:"
+                " pass [B, 2, P]"
             )
         pairs = [
             batch.of_view(view)._replace(
