@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import replicas as on_replicas
 import tensorflow as tf
 from replicas import Recorder
 
@@ -151,6 +152,35 @@ class _ThreeViews(tf.keras.layers.Layer):
     def call(self, z):
         a, b, c = tf.unstack(z, axis=1)
         return self.dense(a * b - c)
+
+
+class _Predictor(tf.keras.layers.Layer):
+    """BYOL's, shortened, and a layer that leaves nothing while training."""
+
+    def build(self, shape):
+        self.norm = tf.keras.layers.BatchNormalization()
+        self.drop = tf.keras.layers.Dropout(1 - 1e-6)
+
+    def call(self, z):
+        return _gap(self.norm(z)) + self.drop(tf.ones([1]))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_layers_of_a_loss_know_of_training_and_of_other_replicas(replicas):
+    with on_replicas.strategy(replicas).scope():
+        model = _model(loss := _Predictor())
+        model.compile(tf.keras.optimizers.SGD(0.0))
+    options = {"batch_size": 8, "verbose": 0}
+    z = model.projection_head(model.encoder(_VIEWS.reshape([-1, 2, 2, 3])))
+    history = model.fit(_VIEWS, **options).history
+    unit = (z - np.mean(z, axis=0)) / np.sqrt(np.var(z, axis=0) + 1e-3)
+    gap = _gap(tf.reshape(unit, [8, 2, 3]))
+    np.testing.assert_allclose(history["loss"], np.mean(gap), rtol=1e-4)
+    mean = loss.norm.moving_mean.numpy()
+    np.testing.assert_allclose(mean, 0.01 * np.mean(z, axis=0), rtol=1e-4)
+    scored, *_ = model.evaluate(_VIEWS, **options)
+    assert scored > 1
+    np.testing.assert_array_equal(loss.norm.moving_mean, mean)
 
 
 def test_layers_may_be_built_by_the_first_batch():

@@ -131,6 +131,17 @@ class Parts(tf.keras.layers.Layer):
         self.parts = parts
         self.built = True
 
+    def call(
+        self,
+        loss: ContrastiveLoss,
+        *inputs: Any,
+        training: bool,
+        **options: Any,
+    ) -> Any:
+        """Calls the loss, whose layers learn of `training` by Keras."""
+        del training
+        return loss(*inputs, **options)
+
     @property
     def complete(self) -> bool:
         """Whether all layers have their variables."""

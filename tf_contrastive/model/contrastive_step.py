@@ -9,6 +9,7 @@ replica's memory (`images_at_once`).
 """
 
 import contextlib
+import functools
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -105,9 +106,6 @@ class ContrastiveStep(tf.keras.Model):
     ) -> None:
         super().__init__(**kwargs)
         _check_networks(encoder, projection_head)
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            for network in (encoder, projection_head):
-                synchronize(network)
         self.encoder = encoder
         self.projection_head = projection_head
         self.contrastive_loss = losses.get(loss)
@@ -117,6 +115,10 @@ class ContrastiveStep(tf.keras.Model):
         projections = projection_head(tf.keras.Input(encoder.output_shape[1:]))
         size = projections.shape[-1]
         self.loss_parts = losses.parts(self.contrastive_loss, size)
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            for network in (encoder, projection_head, self.loss_parts):
+                if network is not None:
+                    synchronize(network)
         self.built = True
         # Of generators' batches, whose shapes Keras does not know: whether for
         # training -> input -> number. Keras does not look into a namespace.
@@ -323,7 +325,7 @@ class ContrastiveStep(tf.keras.Model):
         """One test step; returns the names of the means it adds to."""
         features, projections = self.encode(batch, training=False)
         # Always with the draws of step 0, so that epochs compare.
-        results = self.contrast(projections, batch, step=0)
+        results = self.contrast(projections, batch, step=0, training=False)
         results |= self.classify(features, batch, training=False)
         return self.record(results, batch, None)
 
@@ -396,7 +398,11 @@ class ContrastiveStep(tf.keras.Model):
         return tf.reshape(h, [-1, views.shape[1], h.shape[-1]])
 
     def contrast(
-        self, projections: tf.Tensor, batch: Batch, step: tf.Tensor | int
+        self,
+        projections: tf.Tensor,
+        batch: Batch,
+        step: tf.Tensor | int,
+        training: bool = True,
     ) -> Results:
         """The loss of projections [B, V, P], and metrics of its task.
 
@@ -411,14 +417,15 @@ class ContrastiveStep(tf.keras.Model):
             "views must be floats in [0, 1], or uint8 in 0..255, and are floats"
             " in 0..255",
         )
+        loss_of: Callable[..., tf.Tensor] = self.contrastive_loss
+        if self.loss_parts is not None:
+            loss_of = functools.partial(
+                self.loss_parts, loss_of, training=training
+            )
         with similarity.share_gathered():
             with tf.GradientTape() as tape:
-                loss = self.contrastive_loss(
-                    projections,
-                    batch.targets,
-                    seed,
-                    **self.loss_arguments(batch),
-                )
+                more = self.loss_arguments(batch)
+                loss = loss_of(projections, batch.targets, seed, **more)
             self._check_trained(tape.watched_variables())
             if batch.keys is not None:
                 projections = tf.concat([projections, batch.keys], axis=1)
