@@ -184,3 +184,31 @@ def test_what_cannot_work_is_told(options, told):
     data = tf.data.Dataset.from_tensors(views)
     with pytest.raises(ValueError, match=told):
         _model(**options).fit(data, verbose=0)
+
+
+class _Block(tf.keras.layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.norm = tf.keras.layers.BatchNormalization()
+
+    def call(self, x):
+        return self.norm(x)
+
+
+def test_layers_within_layers_of_the_key_branch_are_synchronized():
+    images = tf.keras.Input((_SIDE, _SIDE, 3))
+    with on_replicas.strategy(2).scope():
+        x = tf.keras.layers.GlobalAveragePooling2D()(_Block()(images))
+        head = heads.build("linear", output=_P)
+        encoder = tf.keras.Model(images, x)
+        model = ContrastiveModel(
+            *(encoder, head, losses.build("moco")),
+            momentum=_MOMENTUM,
+            queue_size=_QUEUE,
+        )
+    found = [
+        layer.synchronized
+        for layer in model.key_branch.encoder.submodules
+        if isinstance(layer, tf.keras.layers.BatchNormalization)
+    ]
+    assert found == [True]

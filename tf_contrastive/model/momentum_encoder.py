@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import BatchOptions
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.distribution.batch_normalization import synchronize
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import ring_buffer
 from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
@@ -232,6 +233,8 @@ def _clone(
     Both shapes are those of one example.
     """
     clone = tf.keras.models.clone_model(layer)
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        synchronize(clone)  # Layers of layers have made Keras' own again.
     output = clone(tf.keras.Input(input_shape))
     clone.set_weights(layer.get_weights())
     return clone, tuple(output.shape[1:])
