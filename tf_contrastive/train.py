@@ -498,7 +498,7 @@ def summaries_of(
             else None
         ),
         histograms_every_epochs=every_epochs,
-        resumed=(done, saved.means.read() if done else {}),
+        resumed=saved.means.read() if done else None,
     )
 
 

@@ -7,9 +7,10 @@ import small
 import tensorflow as tf
 from replicas import Recorder
 
-from tf_contrastive import heads, losses, train
+from tf_contrastive import heads, losses, tensorboard, train
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.online_knn import OnlineNeighbors
+from tf_contrastive.tensorboard import scalars
 
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 6, 3
 # The first two of four replicas, or chunks, have one label together.
@@ -177,3 +178,27 @@ def test_a_run_builds_a_model_that_admits_them():
     run = small.run(loss="sincere", unlabelled="own_views", workdir="w")
     model, _ = train.prepare(run).build()
     assert model.unlabelled and model.contrastive_loss.allows_unlabelled
+
+
+def test_points_of_tensorboard_weigh_steps_by_their_labelled_images(tmp_path):
+    images = tf.keras.Input((4, 4, 3))
+    features = tf.keras.layers.Dense(2)(tf.keras.layers.Flatten()(images))
+    model = ContrastiveModel(
+        tf.keras.Model(images, features),
+        heads.build("linear", output=4),
+        losses.build("supcon", unlabelled="own_views"),
+        probe=heads.LinearProbe(2),  # Of zeros: it says 0.
+    )
+    still = tf.keras.optimizers.SGD
+    model.compile(still(0.0), probe_optimizer=still(0.0))
+    labels = np.full([4, 8], -1)
+    labels[::2, 0], labels[1::2, :7] = 0, 1
+    views = np.random.default_rng(0).uniform(size=[32, 2, 4, 4, 3])
+    writer = tensorboard.TensorBoard(
+        str(tmp_path), every_steps=1, batch_size=8, schedules={}
+    )
+    data = views.astype(np.float32), labels.ravel()
+    model.fit(*data, 8, shuffle=False, verbose=0, callbacks=[writer])
+    writer.close()
+    found = scalars.read(str(tmp_path))["probe/accuracy"]
+    assert [*found.values()] == pytest.approx([1, 0, 1, 0], abs=1e-6)

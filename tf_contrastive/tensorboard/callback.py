@@ -29,7 +29,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
       write_first: called after the first step, with the default writer.
       histograms: measures them, after the first step, at the run's end, and
         every `histograms_every_epochs`.
-      resumed: how many steps of the first epoch are done, and their means.
+      resumed: means of the steps of the first epoch that are done, if any.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         write_first: Callable[[], None] = lambda: None,
         histograms: Histograms | None = None,
         histograms_every_epochs: int = Runtime.histograms_every_epochs,
-        resumed: tuple[int, dict[str, float]] = (0, {}),
+        resumed: dict[str, float] | None = None,
     ) -> None:
         super().__init__()
         self._logdir = logdir
@@ -55,10 +55,8 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._writer: tf.summary.SummaryWriter = None
         self._last_written = 0
         self._is_new = False
-        # The epoch's running means at the last point, and over how many steps.
-        self._epoch_steps, self._epoch_means = resumed
-        # Steps of the epoch before the first batch of `fit`.
-        self._done = resumed[0]
+        # The epoch's running means at the last point.
+        self._epoch_means = resumed or {}
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the clock."""
@@ -71,6 +69,11 @@ class TensorBoard(tf.keras.callbacks.Callback):
 
     def _step(self) -> int:
         return int(self.model.optimizer.iterations.numpy())
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Notes what an epoch that begins, or goes on, has counted."""
+        if batch == 0:
+            self._counts = self._read_counts()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Writes a point if one is due."""
@@ -89,7 +92,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._last_written = step
         rate, wait = self._throughput.read()
         self._throughput.restart()
-        means = self._means_since_last(self._done + batch + 1, logs)
+        means = self._means_since_last(logs)
         points = {
             "input/images_per_second": rate * self._batch_size,
             "input/wait_fraction": wait,
@@ -102,24 +105,24 @@ class TensorBoard(tf.keras.callbacks.Callback):
             del points["input/wait_fraction"]
         self._write_scalars(step, points)
 
-    def _means_since_last(
-        self, steps: int, logs: dict[str, Any]
-    ) -> dict[str, float]:
-        """Turns means over `steps` of the epoch into those since last time."""
-        if steps <= self._epoch_steps:  # Another epoch has begun.
-            self._epoch_steps, self._epoch_means = 0, {}
-        before = self._epoch_steps
-        means = {
-            name: (mean * steps - self._epoch_means.get(name, 0.0) * before)
-            / (steps - before)
-            for name, mean in logs.items()
-        }
-        self._epoch_steps, self._epoch_means = steps, dict(logs)
+    def _read_counts(self) -> dict[str, float]:
+        """Reads the sums of the weights of the means, on a local replica."""
+        local = self.model.distribute_strategy.experimental_local_results
+        return {m.name: local(m.count)[0].numpy() for m in self.model.metrics}
+
+    def _means_since_last(self, logs: dict[str, Any]) -> dict[str, float]:
+        """Turns means over the epoch into those since last time, if any."""
+        means, before, after = {}, self._counts, self._read_counts()
+        for name, mean in logs.items():
+            if weight := after[name] - before[name]:
+                old = self._epoch_means.get(name, 0.0) * before[name]
+                means[name] = (mean * after[name] - old) / weight
+        self._counts, self._epoch_means = after, dict(logs)
         return means
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Writes the validation metrics, and histograms if they are due."""
-        self._done = 0
+        self._epoch_means = {}
         step = self._step()
         validation = {
             scalars.VALIDATION + scalars.TAGS[name.removeprefix("val_")]: mean
