@@ -111,3 +111,26 @@ def test_peak_memory_of_a_run_is_predicted_within_a_fifth(tmp_path):
     predicted = report["memory"]["process_mib"]
     assert predicted == pytest.approx(peaks["pretrain"], rel=0.2)
     assert report["memory_per_replica"]["total_mib"] > 0.3 * predicted
+
+
+class _Block(tf.keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = tf.keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_layers_within_layers_are_left_to_the_outer_one():
+    images = tf.keras.Input((4,))
+    network = tf.keras.Model(images, _Block()(images))
+    assert [x.shape for x in memory.saved_tensors(network)] == [(None, 4)]
+
+
+def test_memory_is_that_of_the_container(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CGROUP", str(tmp_path))
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available() > 2**21
+    (tmp_path / "memory.max").write_text("2097152\n")
+    assert memory.available() == 2**21

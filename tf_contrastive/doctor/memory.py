@@ -1,5 +1,6 @@
 """Memory that a replica's training step needs, predicted from shapes."""
 
+import contextlib
 import dataclasses
 import math
 import pathlib
@@ -14,6 +15,8 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.encoders import vit
 from tf_contrastive.losses import similarity
 
+# Where a container finds the limit of its memory.
+CGROUP = "/sys/fs/cgroup"
 # Matrices of a similarity block's size that are alive at once, about: products,
 # masks, exponentials, gradients.
 _BLOCK_MATRICES = 8
@@ -119,7 +122,8 @@ def saved_tensors(network: tf.keras.Model) -> list[tf.Tensor]:
     """
     tensors: dict[Any, Any] = {}
     for layer in network.submodules:
-        if not isinstance(layer, tf.keras.layers.Layer) or isinstance(
+        # Layers within one have no place in the network's graph.
+        if not getattr(layer, "inbound_nodes", None) or isinstance(
             layer, (tf.keras.Model, *_STATELESS_GRADIENT)
         ):
             continue
@@ -170,7 +174,12 @@ def available() -> int | None:
         )
     # This process will have ended.
     own = psutil.Process().memory_info().rss
-    return psutil.virtual_memory().available + own
+    sizes = [psutil.virtual_memory().available + own]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        # The first one may be "max".
+        with contextlib.suppress(OSError, ValueError):
+            sizes.append(int(pathlib.Path(CGROUP, name).read_text()))
+    return min(sizes)
 
 
 def _bytes(tensors: Iterable[tf.Tensor | tf.Variable]) -> int:
