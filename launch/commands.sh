@@ -37,6 +37,12 @@ run() {
   fi
 }
 
+# As `run`, but the command takes this script's place, and so gets its signals.
+run_last() {
+  [ -n "$dry_run" ] || exec "$@"
+  quoted "$@"
+}
+
 # Fails unless a program is installed. $1: it; $2: what to do.
 need() {
   [ -n "$dry_run" ] || command -v "$1" >/dev/null ||

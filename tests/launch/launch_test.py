@@ -449,3 +449,23 @@ def test_an_interrupt_stops_all_workers(project):
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("bin/docker", ["serve", "models"]),
+        ("bin/srun", ["slurm", "--now", "pretrain", "--workdir=w"]),
+        (".venv/bin/python", ["tensorboard", "runs"]),
+    ],
+)
+def test_a_program_that_stays_takes_the_scripts_place(program, words, project):
+    """So that it gets the signals of whoever started the script."""
+    (project.folder / "models" / "1").mkdir(parents=True)
+    (project.folder / "models" / "1" / "saved_model.pb").touch()
+    (project.folder / "runs" / "events").mkdir(parents=True)
+    project.fake(project.folder / program, "print(os.getpid())")
+    done = project.run("bash", "-c", 'echo $$; exec "launch/$0" "$@"', *words)
+    assert done.returncode == 0, done.stderr
+    own, *_, last = done.stdout.splitlines()
+    assert own == last
