@@ -46,8 +46,6 @@ _COMPILED_COLUMNS = {
     "flops / bare": "{flops_ratio:.3f}",
     "GB": "{gigabytes:.2f}",
     "bytes / bare": "{bytes_ratio:.3f}",
-    "Mcycles": "{megacycles:.1f}",
-    "cycles / bare": "{cycles_ratio:.3f}",
     "MiB": "{memory_mib:.0f}",
     "memory / bare": "{memory_ratio:.3f}",
 }
@@ -173,11 +171,10 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
             "augment_on": run.views.augment_on,
             "teraflops": step["flops"] / 1e12,
             "gigabytes": step["bytes"] / 1e9,
-            "megacycles": step["cycles"] / 1e6,
             "memory_mib": memory[0] / 2**20,
             "memory_ratio": memory[0] / memory[1],
         }
-        for name in ("flops", "bytes", "cycles"):
+        for name in ("flops", "bytes"):
             row[f"{name}_ratio"] = step[name] / bare[name]
         rows.append(row)
     return rows

@@ -75,30 +75,11 @@ def _make_private(name: str) -> Path:
 
 
 def _clean(folder: Path) -> None:
-    """Deletes programs that nobody uses, and incomplete ones."""
+    """Deletes programs that nobody uses, and those that a lost machine left."""
     for file in folder.glob("*/*"):
         with contextlib.suppress(OSError):  # Another process deleted it.
             status = file.stat()
             used = max(status.st_atime, status.st_mtime)
-            damaged = file.suffix == ".pb" and not _is_complete(file)
-            if damaged or time.time() - used > _UNUSED:
+            is_empty = file.suffix == ".pb" and not status.st_size
+            if is_empty or time.time() - used > _UNUSED:
                 file.unlink()
-
-
-def _is_complete(file: Path) -> bool:
-    """Whether a message has all of its bytes, as after a lost machine.
-
-    TensorFlow would take an incomplete one for the end of the data.
-    """
-    with file.open("rb") as content:
-        size, place = os.fstat(content.fileno()).st_size, 0
-        while place < size:
-            content.seek(place)
-            tag, *length = content.read(11)
-            # 7 bits of each byte, up to the first byte below 128.
-            last = next((i for i, byte in enumerate(length) if byte < 128), -1)
-            if tag & 7 != 2 or last < 0:
-                return False
-            bits = (b % 128 << 7 * i for i, b in enumerate(length[: last + 1]))
-            place += 2 + last + sum(bits)
-    return place == size > 0

@@ -76,7 +76,6 @@ def inspect(
         "teraflops": round(facts["flops"] / 1e12, 4),
         "gigabytes": round(facts["bytes"] / 1e9, 3),
         "loops_counted_once": facts["loops"],
-        "estimated_megacycles": round(facts["cycles"] / 1e6, 2),
         "argument_mib": round(facts["argument"] / mib),
         "temporary_mib": round(facts["temp"] / mib),
         "collectives": facts["collectives"],

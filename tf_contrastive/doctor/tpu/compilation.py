@@ -136,8 +136,7 @@ class Compiler:
         Args:
           hlo: the program.
           title: its name in progress lines.
-          mode: `compiler.WHOLE`; or `PLAN`, without "generated_code" and
-            "cycles".
+          mode: `compiler.WHOLE`; or `PLAN`, without "generated_code".
 
         Raises:
           UserError: if it fails for any other reason than memory.

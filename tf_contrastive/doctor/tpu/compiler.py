@@ -82,9 +82,8 @@ def compile_hlo(path: str, topology: str, cores: int, mode: str) -> dict:
     """Compiles serialized HLO; returns what the compiler knows of it.
 
     Sizes are bytes of one core's memory; "memory" is all but the program's own
-    code. Flops, bytes and cycles are the compiler's model of one core: no
-    measurement, and cycles leave out collectives, gathers and scatters. The
-    body of each of the `loops` counts once, and of a condition its cheapest
+    code. Flops and bytes are the compiler's model of one core: no measurement.
+    The body of each of the `loops` counts once, and of a condition its cheapest
     branch.
 
     Unless `mode` is WHOLE, the compilation is left once memory is assigned, and
@@ -152,7 +151,6 @@ def _whole(program: Any) -> dict:
         **sizes,
         "memory": sum(sizes.values()) - 2 * sizes["alias"],
         "generated_code": memory.generated_code_size_in_bytes,
-        "cycles": estimated_cycles(hlo),
         **_operations(hlo, cost),
     }
 
@@ -197,25 +195,14 @@ def _operations(hlo: str, cost: dict) -> dict:
     }
 
 
-def estimated_cycles(hlo: str) -> int:
-    """Adds up the cycles of a compiled program's operations.
-
-    Of a condition only its cheapest branch counts: the other one of batch
-    normalization is for the first steps. A loop's body counts once.
-    """
-    found, conditions = _computations(hlo)
-    cycles = {name: costs["cycles"] for name, costs in found.items()}
-    branches = [[cycles[b] for b in names] for names in conditions]
-    return sum(cycles.values()) - sum(sum(c) - min(c) for c in branches)
-
-
 def untaken_bytes(hlo: str) -> int:
     """Bytes by which the dearest branches of conditions exceed the cheapest.
 
-    XLA counts the dearest ones.
+    XLA counts the dearest ones. Of batch normalization, one is for the first
+    steps.
     """
     found, conditions = _computations(hlo)
-    branches = [[found[b]["bytes"] for b in names] for names in conditions]
+    branches = [[found[b] for b in names] for names in conditions]
     return sum(max(b) - min(b) for b in branches)
 
 
@@ -229,28 +216,25 @@ _MOVES_NOTHING = (
 
 def _computations(
     hlo: str,
-) -> tuple[dict[str, collections.Counter[str]], list[list[str]]]:
-    """Returns cycles and bytes by computation, and each condition's branches.
+) -> tuple[collections.Counter[str], list[list[str]]]:
+    """Returns the bytes of computations, and the branches of each condition.
 
     The bytes are those that the operations read and write.
     """
-    found: dict[str, collections.Counter[str]] = {}
-    conditions = []
-    costs: collections.Counter[str] = collections.Counter()
+    found: collections.Counter[str] = collections.Counter()
+    conditions, computation = [], ""
     sizes: dict[str, int] = {}
     for line in hlo.splitlines():
         if line.endswith("{") and not line.startswith(" "):
-            name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
-            costs, sizes = found.setdefault(name, collections.Counter()), {}
-        if cycles := re.search(r'"estimated_cycles":"?(\d+)', line):
-            costs["cycles"] += int(cycles[1])
+            computation = line.removeprefix("ENTRY ").split()[0].lstrip("%")
+            sizes = {}
         if instruction := _INSTRUCTION.match(line):
             name, shape, operation, rest = instruction.groups()
             sizes[name] = _bytes_of(shape)
             if operation not in _MOVES_NOTHING:
                 operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
                 read = sum(sizes.get(operand, 0) for operand in operands)
-                costs["bytes"] += sizes[name] + read
+                found[computation] += sizes[name] + read
         if " conditional(" in line:
             named = r"(?:true|false)_computation=%?([\w.\-]+)"
             listed = re.search(r"branch_computations=\{([^}]*)\}", line)
