@@ -66,16 +66,6 @@ _TABLES = [
     ("path,label\n0.png,\0\n", {}, "zero bytes"),
     ("path,label\n0.png,1.0\n1.png,2\n", {0: 1, 1: 2}, ""),
     ("path,label\n0.png,a\n1.png,a|b\n", {}, "label a|b has several classes"),
-    # A class is among the words of a label; another one and a word; and no one.
-    (
-        "path,label\n0.png,a b\n1.png,a\n",
-        {0: "a b", 1: "a"},
-        "'a b' is read as",
-    ),
-    (
-        *("path,label\n0.png,a b c\n1.png,c a\n", {0: "a b c", 1: "c a"}),
-        "'a b c' is read as one class",
-    ),
     ("path,label\n0.png,a x\n1.png,b x\n", {0: "a x", 1: "b x"}, ""),
     # A file with two labels, also by a link; and twice.
     ("path,label\n0.png,a\n../images/0.png,b\n", {}, "another label"),

@@ -231,17 +231,6 @@ def _tables(path: str) -> list[str]:
     return [path] * is_file
 
 
-def _combined(labels: list[str]) -> str | None:
-    """Returns a label that may be several, of which another one is a part."""
-    words = {label: frozenset(label.split()) for label in labels}
-    every = {*words.values()}
-    for label, own in words.items():
-        parts = [{word} for word in own] + [own - {word} for word in own]
-        if len(own) > 1 and not every.isdisjoint(map(frozenset, parts)):
-            return label
-    return None
-
-
 def _list(name: str, path: str, reading: Reading) -> Listing:
     """Lists the images of all splits.
 
@@ -266,12 +255,6 @@ def _list(name: str, path: str, reading: Reading) -> Listing:
         raise errors.UserError(
             f"{name}: label {several[0]} has several classes: write one class"
             f" for each image, {OWN}"
-        )
-    if combined := _combined(labels):
-        terminal.warning(
-            f"{name}: label {combined!a} is read as one class, and words of it"
-            " are a class of their own: if it has several, write one class for"
-            f" each image, {OWN}"
         )
     _check_repeated(name, rows)
     return Listing(path, rows, {"lines": f"{len(rows):,}"}, has_numbers=True)
