@@ -2,10 +2,8 @@
 
 import json
 import re
-import sys
 
 import numpy as np
-import processes
 import pytest
 import tensorflow as tf
 
@@ -14,11 +12,6 @@ from tools import same_numbers
 
 _WEIGHTS = {"kernel": np.float32([[1, 2], [3, 4]]), "bias": np.float32([5, 6])}
 _ROW = {"top1": 0.5, "variant": "", "seconds": 1.0}
-
-
-def _tool(*words):
-    tool = [sys.executable, same_numbers.__file__]
-    return processes.run([*tool, *words], status=None)
 
 
 def _files(folder, weights=_WEIGHTS, row=_ROW, loss=1.0, speed=2.0):
@@ -38,12 +31,6 @@ def _files(folder, weights=_WEIGHTS, row=_ROW, loss=1.0, speed=2.0):
         tf.summary.text("command", str(folder))
     writer.close()
     return same_numbers.read(folder)
-
-
-def _record(path, results, job="moco"):
-    machine = {"cores": 2}
-    path.write_text(json.dumps({"machine": machine, "jobs": {job: results}}))
-    return path
 
 
 _BIAS, _KERNEL = _WEIGHTS["bias"], _WEIGHTS["kernel"]
@@ -90,28 +77,6 @@ def test_one_changed_number_is_found(change, result, kind, tmp_path):
     assert list(differences) == [result] * (result is not None)
     if result:
         assert differences[result].startswith(kind)
-
-
-def test_the_status_is_1_if_a_number_differs_or_is_missing(tmp_path):
-    results = {"run": {"kernel": "0a", "bias": "0b"}}
-    a = _record(tmp_path / "a", results)
-    same = _tool("compare", a, _record(tmp_path / "same", results))
-    assert same.returncode == 0, same.stderr
-    for kind, changed in {
-        "different": {"run": {"kernel": "0a", "bias": "0c"}},
-        "missing": {},
-        "missing in A": results | {"more": {"kernel": "0a"}},
-    }.items():
-        b = _record(tmp_path / "b", changed)
-        done = _tool("compare", a, b)
-        assert (done.returncode, done.stderr) == (1, "")
-        assert f": {kind}" in done.stdout
-    # A job that neither file has is not equal.
-    assert _tool("compare", a, a, "--only", "moco", "views").returncode == 1
-    # A record is not overwritten.
-    before = a.read_text()
-    assert _tool("record", a, "--only", "views").returncode == 2
-    assert a.read_text() == before
 
 
 def test_the_jobs_have_every_protocol_that_needs_no_other_data():
