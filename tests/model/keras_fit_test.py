@@ -126,7 +126,7 @@ def test_a_step_whose_input_fails_changes_nothing(count):
     with replicas.strategy(count).scope():
         model = _model()
     with pytest.raises(tf.errors.InvalidArgumentError):
-        data = tf.data.Dataset.range(3).map(batch)
+        data = tf.data.Dataset.range(9).map(batch)
         model.fit(data, verbose=0, callbacks=[seen := _Seen()])
     assert model.optimizer.iterations.numpy() == 2
     for found, before in zip(model.variables, seen.values, strict=True):
