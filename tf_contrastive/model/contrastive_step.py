@@ -114,7 +114,7 @@ class ContrastiveStep(tf.keras.Model):
         # All variables are created now, since a checkpoint restores by value.
         projections = projection_head(tf.keras.Input(encoder.output_shape[1:]))
         size = projections.shape[-1]
-        self.loss_parts = losses.parts(self.contrastive_loss, size)
+        self.loss_parts: Any = losses.parts(self.contrastive_loss, size)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for network in (encoder, projection_head, self.loss_parts):
                 if network is not None:
