@@ -222,8 +222,9 @@ assert np.isfinite([values[-1] for values in history.values()]).all(), history
 
 
 @pytest.mark.slow
-def test_a_model_trains_under_settings_of_tensorflow():
-    processes.run(processes.python(_FIT, *_SETTINGS))
+@pytest.mark.parametrize("settings", [_SETTINGS[:3], _SETTINGS[3:]])
+def test_a_model_trains_under_settings_of_tensorflow(settings):
+    processes.run(processes.python(_FIT, *settings))
 
 
 @pytest.mark.slow
