@@ -189,7 +189,7 @@ def digit_on_image(
         return example | {"image": tf.ensure_shape(blended, image.shape)}
 
     source = dataclasses.replace(inner, decode=decode, decoded=False)
-    # Others than of three channels of 8 bits are refused where it is opened.
+    # `opening.source` refuses options of reading that ask for other images.
     source = source.described(name=name, float_channels=None)
     if options.label == "image":
         return source

@@ -75,7 +75,7 @@ def _make_private(name: str) -> Path:
 
 
 def _clean(folder: Path) -> None:
-    """Deletes programs that nobody uses, and those that a lost machine left."""
+    """Deletes programs that nobody uses, and empty ones of a lost machine."""
     for file in folder.glob("*/*"):
         with contextlib.suppress(OSError):  # Another process deleted it.
             status = file.stat()
