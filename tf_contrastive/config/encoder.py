@@ -172,7 +172,7 @@ class ResNet(EncoderDeclaration):
 
 
 class ConvNet(EncoderDeclaration):
-    """The small network of the notebook of Chen et al. 2021, for MNIST."""
+    """The small network of Chen et al. 2021's notebook for MNIST, padded."""
 
     implementation = "tf_contrastive.encoders.convnet"
     # Channels of convolutions, and of the dense layer.

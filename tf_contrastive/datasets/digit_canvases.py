@@ -1,6 +1,6 @@
 """MultiDigits and DigitOnImage: MNIST's digits on canvases and on images.
 
-Chen, Luo and Li 2021, section 5.
+Chen, Luo and Li 2021, sections 3.1 and 4.1.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """RandBit and KBits: the bits of a random integer as channels.
 
-Chen, Luo and Li 2021, section 5. Random choices depend on the seed in the name
-(`config.dataset`) and on the index or the contents of an image: they are
+Chen, Luo and Li 2021, section 4.1. Random choices depend on the seed in the
+name (`config.dataset`) and on the index or the contents of an image: they are
 equal in every view and slice.
 """
 

@@ -1,4 +1,4 @@
-"""The small network of the notebook of Chen et al. 2021, for MNIST."""
+"""The small network of Chen et al. 2021's notebook for MNIST, padded."""
 
 import tensorflow as tf
 

@@ -71,7 +71,7 @@ class AlignUniform(declared.AlignUniform, _Generalized):
     code (which subtracts the constant ln d, and halves the first term);
     `include_self=False` excludes i, as NT-Xent does. Ignores labels.
 
-    It is the authors' decoupled NT-Xent, with temperature 1, weight 0.1 and
+    It is the paper's decoupled NT-Xent, with temperature 1, weight 0.1 and
     scale 1000: 2 / d times `DecoupledNTXent` of weight * d / 2, up to a
     constant and i's own term.
     """

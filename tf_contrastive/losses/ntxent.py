@@ -125,7 +125,7 @@ class DecoupledNTXent(declared.DecoupledNTXent, base.AnchorLoss):
         loss_i = scale * (|z_i - z_j(i)|^2 / d
             + weight * log sum_{k != i} exp(z_i . z_k / t))
 
-    which is the authors' decoupled NT-Xent: their temperature 1, weight 0.1 and
+    which is the paper's decoupled NT-Xent: their temperature 1, weight 0.1 and
     scale 1000 (appendix A), for a d of 64 or 128, are the defaults. More than
     two views as in `NTXent`; ignores labels.
 
