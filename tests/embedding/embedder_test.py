@@ -59,6 +59,16 @@ def test_the_checksum_depends_on_values_and_their_order():
     assert embedding.checksum(Holder([1.0], [2.0, 3.0])) != reference
 
 
+def test_the_checksum_of_replicas_is_that_of_one():
+    one = _encoder()
+    random = np.random.default_rng(0)
+    one.set_weights([random.random(x.shape) for x in one.weights])
+    with share.strategy(3).scope():
+        three = _encoder()
+    three.set_weights(one.get_weights())
+    assert embedding.checksum(three) == embedding.checksum(one)
+
+
 def test_no_images_is_an_error_of_the_user():
     with pytest.raises(errors.UserError, match="no readable image"):
         embedding.embed(_encoder(), [])

@@ -172,11 +172,12 @@ def checksum(model: tf.Module) -> str:
     """Returns the SHA-256 of all weights and moving statistics, in order.
 
     It depends on values and shapes, not on names: a run's encoder and its
-    export have the same.
+    export have the same. Replicas are equal, and their mean would round.
     """
     digest = hashlib.sha256()
     for variable in model.variables:
-        value = np.ascontiguousarray(variable.numpy())
+        first, *_ = getattr(variable, "values", [variable])
+        value = np.ascontiguousarray(first.numpy())
         digest.update(f"{value.dtype.str}{value.shape}".encode())
         digest.update(value.tobytes())
     return digest.hexdigest()
