@@ -261,11 +261,13 @@ def lacks_head(context: EvaluationContext) -> str | None:
             f" {errors.arg('protocols', 'linear')}, which trains one"
         )
     info = context.data.test.info
-    if classifier.units != info.num_classes:
+    names = context.subject.label_names
+    are_others = names and info.label_names and {*names} != {*info.label_names}
+    if are_others or classifier.units != info.num_classes:
         return (
-            f"the run's classifier has {classifier.units} classes and"
-            f" {info.name} has {info.num_classes}: use the dataset that it was"
-            " trained on"
+            f"the run's classifier has {classifier.units} classes, and"
+            f" {info.name} has {info.num_classes} or others: use the dataset"
+            " that it was trained on"
         )
     return None
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,10 @@ class Subject:
     run: Pretrain | None = None
     # h [n, D] -> z [n, P]; None without a projection head.
     projection: Callable[..., Any] | None = None
-    # h [n, D] -> logits [n, C] of the run's own classifier, if it has one.
+    # h [n, D] -> logits [n, C] of the run's own classifier, if it has one, and
+    # the names of its classes, if they are known.
     classifier: Any = None
+    label_names: Sequence[str] = ()
     # Trained -> a new encoder of the same kind that may be changed, with the
     # trained weights or (False, of a run) random ones.
     make_encoder: Callable[[bool], Any] | None = None
@@ -90,6 +92,7 @@ class Subject:
             run=run.config,
             projection=projection,
             classifier=classifier,
+            label_names=run.metadata.get("label_names") or (),
             make_encoder=make_encoder,
             strategy=strategy,
         )
