@@ -208,8 +208,13 @@ def test_what_is_finished_is_not_repeated(run, commands, tmp_path):
     rates = ("--learning_rate=0.1,0.3", "--dataset=digits")
     assert run(*rates) == 0
     assert len(commands.take()) == 4
+    before = _table(tmp_path / "s")["runs"]
+    # Results of another evaluation of a run do not rank it.
+    (other,) = (tmp_path / "s").glob("learning_rate=0.1*/evaluation.json")
+    other.write_text('{"results": [], "history": []}')
     assert run(*rates) == 0
     assert commands.take() == []
+    assert _table(tmp_path / "s")["runs"] == before
     # A value is added.
     more = ("--learning_rate=0.1,0.3,0.5", "--dataset=digits")
     assert run(*more) == 0

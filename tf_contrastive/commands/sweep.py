@@ -348,6 +348,8 @@ def _do(planned: Run) -> bool:
                 terminal.warning(f"  failed: {record['reason']}")
                 return False
             record["done"][command] = planned.options[command]
+            if command == "evaluate":  # A later one may have other options.
+                record["scores"] = _scores(planned.folder)
         save("finished")
     return True
 
@@ -357,9 +359,6 @@ def _do(planned: Run) -> bool:
 
 def _result(planned: Run) -> dict[str, Any]:
     """Returns the status and the results of a run."""
-    with terminal.without_start_lines():
-        from tf_contrastive.evaluation import report
-
     folder, record = planned.folder, _record(planned)
     missing, metrics = _missing(planned, record), {}
     if "pretrain" not in missing:
@@ -371,10 +370,7 @@ def _result(planned: Run) -> dict[str, Any]:
             and name not in ("steps", "seconds")
         }
     if "evaluate" in planned.commands and "evaluate" not in missing:
-        for row in report.read(folder).get("results", []):
-            if row["encoder"] == "trained":
-                for tag, value in report.scalars(row).items():
-                    metrics[tag.removeprefix("trained/")] = value
+        metrics |= record.get("scores") or _scores(folder)
     return {
         "name": os.path.basename(folder),
         "status": record["status"],
@@ -382,6 +378,19 @@ def _result(planned: Run) -> dict[str, Any]:
         "values": planned.values,
         "options": planned.options["pretrain"],
         "metrics": metrics,
+    }
+
+
+def _scores(folder: str) -> dict[str, float]:
+    """Returns the newest results of a run's encoder, by tag."""
+    with terminal.without_start_lines():
+        from tf_contrastive.evaluation import report
+
+    return {
+        tag.removeprefix("trained/"): value
+        for row in report.read(folder).get("results", [])
+        if row["encoder"] == "trained"
+        for tag, value in report.scalars(row).items()
     }
 
 
