@@ -182,6 +182,8 @@ def test_digits_are_drawn_on_whole_images_of_the_users(data_dir, tmp_path):
     source = datasets.source(name, "train", data_dir=data_dir, reading=reading)
     record = next(iter(source.records))
     plain = columns(source)["image"][0]
+    word = datasets.source(name, "Train", data_dir=data_dir, reading=reading)
+    np.testing.assert_array_equal(columns(word)["image"][0], plain)
     halved = source.decode(record | {"halvings": tf.constant(3)})["image"]
     np.testing.assert_array_equal(halved, plain)
     with pytest.raises(errors.UserError, match="3 channels of 8 bits"):

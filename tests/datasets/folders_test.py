@@ -78,7 +78,8 @@ def test_a_test_split_is_held_out_of_each_class(inside, tmp_path):
     assert not found["train"] & found["test"]
     # The same images, wherever the folder is.
     root.rename(tmp_path / "moved")
-    moved = datasets.source(f"folder:{tmp_path}/moved", "test", reading=reading)
+    name = f"folder:{tmp_path}/moved"
+    moved = datasets.source(name, "testing", reading=reading)
     assert {e["image"].tobytes() for e in read(moved)} == found["test"]
 
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from dataset_helpers import columns, refused
+from dataset_helpers import class_folders, columns, refused
 
+from tf_contrastive import datasets
 from tf_contrastive.config.dataset import ImageNet100
 from tf_contrastive.datasets.subsets import balanced_rows
 
@@ -40,6 +41,14 @@ def test_imagenet100_is_its_hundred_classes_in_order(data_dir, opened):
     assert source.info.label_names == ImageNet100.classes
     images = columns(whole)["image"]
     np.testing.assert_array_equal(found["image"], images[kept])
+
+
+def test_slices_of_folders_have_every_class(tmp_path):
+    class_folders(tmp_path, "abcd", per_class=10)
+    name = f"subset:fraction=0.5,of=folder:{tmp_path}"
+    assert datasets.source(name, "Training").info.num_examples == 20
+    for part in ("train[:60%]", "train[60%:]"):
+        assert {*datasets.source(name, part).labels()} == {*range(4)}
 
 
 @pytest.mark.slow

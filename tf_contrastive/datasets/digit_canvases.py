@@ -169,7 +169,7 @@ def digit_on_image(
                 " less"
             )
 
-    if split_spec.parse(split)[0] == "train":
+    if split_spec.base(split) == "train":
         digits, classes = _read("train", access, options.unique)
     else:
         digits, classes = _read("test", access)

@@ -69,8 +69,7 @@ def _choose_split(
     Raises:
       UserError: if it is not there, or nothing can be held out.
     """
-    base = split_spec.parse(split)[0]
-    wanted = split_spec.meaning(base) or base
+    wanted = base = split_spec.base(split)
     known = sorted(pc.unique(listing.rows["split"]).to_pylist())
     holds_out = known == ["train"] and reading.test_fraction > 0
     if holds_out and wanted == "test":
@@ -213,7 +212,7 @@ def _choose_files(
         )
         found = looking.look(paths.Paths(files), listing.place, reading)
         test = split_spec.without_copies(test, found["digest"])
-        order = order[test[order] == (split_spec.parse(split)[0] == "test")]
+        order = order[test[order] == (split_spec.base(split) == "test")]
     start, stop = split_spec.bounds(split, len(order))
     rows = np.sort(order[start:stop])
     chosen = paths.Paths(files.take(pa.array(rows)))

@@ -42,6 +42,12 @@ def meaning(name: str) -> str | None:
     return _MEANINGS.get(name.strip().lower())
 
 
+def base(split: str) -> str:
+    """Returns the split of a slice, `testing[:10%]`, as it is meant, "test"."""
+    name, *_ = parse(split)
+    return meaning(name) or name
+
+
 def find(
     name: str, pattern: str, split: str, look: Callable[[str], list[str]]
 ) -> tuple[str, list[str]]:

@@ -36,7 +36,7 @@ def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
 def subset(name: str, options: Subset, split: str, access: Access) -> Source:
     """A balanced fraction of train; other splits whole."""
-    if split_spec.parse(split)[0] != "train":
+    if split_spec.base(split) != "train":
         return access.open(options.of, split).described(name=name)
     inner = access.open(options.of, "train").labelled()
     rows = balanced_rows(inner.labels(), options.fraction, options.seed)
@@ -73,4 +73,8 @@ def of_classes(
 def _sliced(source: Source, rows: np.ndarray, split: str) -> Source:
     """The examples at `rows` of a whole split, limited to the slice `split`."""
     start, stop = split_spec.bounds(split, len(rows))
-    return source.select(rows[start:stop]).described(split=split)
+    labels = source.labels()[rows]
+    if (labels[:-1] <= labels[1:]).all():  # Those of folders: class by class.
+        rows = rows[split_spec.random_order(map(str, rows))]
+    rows = np.sort(rows[start:stop])
+    return source.select(rows).described(split=split)
