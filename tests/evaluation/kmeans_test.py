@@ -4,6 +4,7 @@ import contexts
 import numpy as np
 import photographs
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive.evaluation import kmeans
@@ -59,6 +60,14 @@ def test_inner_layers_of_a_model():
     assert twice.make(tf.image.resize(images, [32, 32]))[-1].shape[1] == 4
     for value, variable in zip(before, encoder.variables, strict=True):
         np.testing.assert_array_equal(value, variable)
+
+
+def test_an_encoder_without_layers_of_its_own_is_left_out():
+    flat = small.convolutions()
+    nested = tf.keras.Sequential([flat])
+    for encoder, is_left_out in ((flat, False), (nested, True)):
+        context = contexts.changed(photographs.context(), encoder=encoder)
+        assert bool(kmeans.lacks_layers(context)) is is_left_out
 
 
 @pytest.mark.slow

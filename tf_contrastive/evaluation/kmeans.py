@@ -39,24 +39,17 @@ class LocalFeatures(NamedTuple):
 
 def local_features(
     encoder: Any, side: int, channels: int = 3, scale: int = 1
-) -> LocalFeatures:
+) -> LocalFeatures | None:
     """Finds the last layer at each of the `LAYERS` coarsest resolutions.
 
     The encoder maps images [n, side, side, channels]; they have `scale` times
-    this side if it takes others than its own. Raises `UserError` unless it is a
-    functional Keras model with a layer of more than one place.
+    this side if it takes others than its own. None unless it is a functional
+    Keras model with a layer of more than one place.
     """
-    features = None
-    if isinstance(encoder, tf.keras.Model) and encoder.inputs:
-        features = _of_side(encoder, side * scale, channels)
-        features = features or _of_side(encoder, side, channels)
-    if features is None:
-        raise errors.UserError(
-            f"{getattr(encoder, 'name', 'the encoder')} has no layer with an"
-            " output [height, width, features]: kmeans needs a run of a"
-            " convolutional encoder"
-        )
-    return features
+    if not isinstance(encoder, tf.keras.Model) or not encoder.inputs:
+        return None
+    larger = _of_side(encoder, side * scale, channels)
+    return larger or _of_side(encoder, side, channels)
 
 
 def _of_side(
@@ -153,12 +146,8 @@ def measure(context: EvaluationContext, *, seed: int) -> Measurement:
     Metrics "explained_<layer>_<k>" are the fraction of the variance between k
     clusters, mean over images.
     """
-    inner = local_features(
-        context.subject.encoder,
-        context.subject.image_size,
-        context.subject.channels,
-        SCALE,
-    )
+    inner = _inner(context)
+    assert inner, lacks_layers(context)
     if inner.side != SCALE * context.subject.image_size:
         context.log(f"kmeans: the encoder only takes {inner.side} pixels")
     test = context.data.test
@@ -194,6 +183,17 @@ def measure(context: EvaluationContext, *, seed: int) -> Measurement:
 
 def lacks_layers(context: EvaluationContext) -> str | None:
     """Returns why `kmeans` has no inner layers to measure, or None."""
-    if isinstance(context.subject.encoder, tf.keras.Model):
+    if _inner(context):
         return None
-    return f"an export has no layers: set {errors.arg('workdir')} to its run"
+    return (
+        "the encoder has no layers of its own with outputs [height, width,"
+        f" features]: set {errors.arg('workdir')} to a run of a convolutional"
+        " encoder that has no model as a layer"
+    )
+
+
+def _inner(context: EvaluationContext) -> LocalFeatures | None:
+    subject = context.subject
+    return local_features(
+        subject.encoder, subject.image_size, subject.channels, SCALE
+    )
