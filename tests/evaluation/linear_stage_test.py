@@ -1,6 +1,7 @@
 """Runs of two stages: the encoder's own, then a classifier on it, frozen."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -15,7 +16,7 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, embedding
+from tf_contrastive import checkpoints, datasets, embedding
 from tf_contrastive import train as training
 from tf_contrastive.base import errors
 from tf_contrastive.commands import evaluate as evaluate_command
@@ -144,7 +145,7 @@ def test_it_is_what_evaluate_does(augmentation, first, begun):
     assert mine["hyperparameters"]["augmentation"] == augmentation
 
 
-def test_the_same_command_again_repeats_what_it_found(both, capsys):
+def test_the_same_command_again_repeats_what_it_found(both, capsys, tmp_path):
     workdir, _ = both
     before = _read(workdir / "linear.json")
     assert command.run(_options(workdir, **_SECOND)) == 0
@@ -153,6 +154,13 @@ def test_the_same_command_again_repeats_what_it_found(both, capsys):
     assert f"{_scores(before)[0]:.4f}" in out
     # Not even the seconds are others: nothing was trained.
     assert _read(workdir / "linear.json") == before
+    train, test = (datasets.source("digits", x) for x in ("train", "test"))
+    labels = (test.arrays["label"] + 1) % 10
+    test = dataclasses.replace(test, arrays=test.arrays | {"label": labels})
+    config = checkpoints.load_run(str(shutil.copytree(workdir, tmp_path / "r")))
+    strategy = tf.distribute.get_strategy()
+    after = linear_stage.run(config.config, train, test, strategy)
+    assert after["stage"] != before["stage"]
 
 
 # ---- Stopped and gone on -----------------------------------------------------

@@ -78,10 +78,13 @@ def run(
         ),
         linear=Linear(**vars(config.linear)),
     )
+    # Labels in memory: others, of prepared datasets, take long to read.
+    data = [(x, x.columns().get("label", ())) for x in (train, test)]
     # What the result depends on, as read back from JSON.
     stage = files.as_json(
         {
             "step": saved.step,
+            "data": [[x.content, reports.digest(y)] for x, y in data],
             "train_split": config.data.split,
             "test_split": config.data.test_split,
             "version": options.version_of("linear"),
