@@ -320,6 +320,7 @@ _LABELLED = ("cat", "dog")
         ),
         # All labels were learned.
         (_LABELLED, "supcon", 0.0, "export"),
+        (_LABELLED, "ntxent joint", 0.0, "export"),
         (_LABELLED, "supcon", 0.2, "evaluate --scale=cpu"),
     ],
 )
@@ -329,7 +330,9 @@ def test_folders_are_trained_on_and_the_next_command_can_be_run(
     images = class_folders(tmp_path / "images", classes, per_class=10)
     write(images / classes[0] / "broken.png", b"no picture")
     run = tmp_path / "run"
-    given = {"dataset": f"folder:{images}", "split": "train", "loss": loss}
+    given = {"dataset": f"folder:{images}", "split": "train"}
+    given |= {"loss": loss.split()[0]}
+    given |= {"cross_entropy_weight": float(loss.endswith("joint"))}
     sizes = {"image_size": 8, "batch_size": 8, "epochs": 1}
     given |= {"test_fraction": fraction, **sizes}
     assert command.run(_options(run, **given)) == 0

@@ -212,14 +212,19 @@ def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
 
 
 def test_images_whose_labels_the_run_has_learned_are_refused(trained):
-    with pytest.raises(errors.UserError, match="144 image") as caught:
-        _evaluate(
-            workdir=str(trained),
-            protocols="knn",
-            train_split="test",
-            test_split="train[90%:]",
-        )
-    assert "such as split=train[:90%]" in str(caught.value)
+    config = checkpoints.load_run(str(trained)).config
+    joint = fields.replace(config, loss="ntxent", cross_entropy_weight=1.0)
+    options = _options(
+        workdir=str(trained),
+        protocols="knn",
+        train_split="test",
+        test_split="train[90%:]",
+    )
+    for learned in (config, joint):
+        run = checkpoints.Run(learned, {}, "", 0)
+        with pytest.raises(errors.UserError, match="144 image") as caught:
+            scoring.open_setting(options, tf.distribute.get_strategy(), run)
+        assert "such as split=train[:90%]" in str(caught.value)
 
 
 # ---- Comparing ---------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataset_helpers import class_folders, encoded, picture, refused
 from image_helpers import write_records
 
 from tf_contrastive import datasets
+from tf_contrastive.base import errors
 from tf_contrastive.config.data import Reading, inherited
 from tf_contrastive.config.dataset import Cifar2, MultiDigits
 from tf_contrastive.config.dataset import read as read_name
@@ -64,9 +65,11 @@ def test_a_fraction_that_cannot_be_held_out_is_refused(name, tmp_path):
 def test_options_of_reading_that_are_set_replace_those_of_a_run():
     run = Reading(label_feature="a", image_feature="b", test_fraction=0.2)
     assert inherited(Reading(), run) == run
-    given = Reading(label_feature="none", max_bad_images=7, test_fraction=0.5)
+    given = Reading(label_feature="none", max_bad_images=7)
     expected = {"label_feature": "none", "max_bad_images": 7}
     assert inherited(given, run) == dataclasses.replace(run, **expected)
+    with pytest.raises(errors.UserError, match="run has held out"):
+        inherited(Reading(test_fraction=0.5), run)
 
 
 def test_paths_need_a_scheme(tmp_path):

@@ -9,6 +9,7 @@ import PIL.Image
 import pytest
 import saved_run
 import tensorflow as tf
+from dataset_helpers import encoded, picture
 from image_helpers import write_records
 from pyarrow import parquet
 
@@ -43,7 +44,9 @@ def _columns(path, format):
         rows = [example.features.feature for example in examples]
         columns = {
             "embedding": [row["embedding"].float_list.value for row in rows],
-            "label": [row["label"].int64_list.value[0] for row in rows],
+            "label": [
+                np.squeeze(row["label"].int64_list.value) for row in rows
+            ],
             "index": [row["index"].int64_list.value[0] for row in rows],
         }
     plural = {x: name for name, x in output_files.COLUMNS.items()}
@@ -155,6 +158,34 @@ def test_a_job_of_other_labels_or_images_does_not_resume(
     PIL.Image.new("RGB", (10, 12)).save(images / "5.png")
     with pytest.raises(errors.UserError, match=r"another job .*content is"):
         again(rows)
+
+
+def test_a_job_of_changed_records_does_not_resume(embed, workdir, tmp_path):
+    path = tmp_path / "r"
+    given = {"input": f"tfrecord:{path}", "split": "train", "shard_size": 1}
+    write_records(path, [{"image": encoded(picture(0))}])
+    embed(workdir, tmp_path / "d.npz", **given)
+    write_records(path, [{"image": encoded(picture(1))}])
+    with pytest.raises(errors.UserError, match=r"another job .*digest is"):
+        embed(workdir, tmp_path / "d.npz", **given)
+
+
+@pytest.mark.parametrize("format", EMBEDDING_FORMATS)
+def test_images_have_all_their_labels(
+    embed, workdir, format, data_dir, tmp_path
+):
+    path = f"{tmp_path}/d{EMBEDDING_FORMATS[format]}"
+    name = "multidigits:count=2,canvas=20,digit=8"
+    embed(workdir, path, input=name, data_dir=data_dir)
+    expected = datasets.source(name, "test", data_dir=data_dir).label_rows()
+    np.testing.assert_array_equal(_columns(path, format)["labels"], expected)
+
+
+def test_images_of_the_run_are_read_as_it_did(embed, images, tmp_path):
+    name, path = f"folder:{images}", tmp_path / "d.npz"
+    saved_run.make(tmp_path / "run", dataset=name, test_fraction=0.5)
+    embed(tmp_path / "run", path, input=f"{name}/")
+    assert len(np.load(path)["embeddings"]) == 3
 
 
 @pytest.mark.slow

@@ -10,12 +10,7 @@ from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config import fields
 from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.data import (
-    Reading,
-    extra_of_encoder,
-    inherited,
-    with_channels,
-)
+from tf_contrastive.config.data import Reading, extra_of_encoder
 from tf_contrastive.config.dataset import canonical, path_of
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.fields import group
@@ -156,11 +151,7 @@ def _input(options: Embed) -> tuple[str, str, Reading]:
     name, data_dir = settings.input, settings.data_dir
     if settings.workdir:
         run = checkpoints.load_run(settings.workdir).config
-        data = run.data
-        if not name:
-            reading = inherited(reading, run.reading)
-        reading = with_channels(reading, run.reading)
-        name, data_dir = name or data.dataset, data_dir or data.data_dir
+        name, data_dir, reading = run.input(name, data_dir, reading)
     data_dir = data_dir and _absolute(os.path.expanduser(data_dir))
     return canonical(name, resolve=False), data_dir, reading
 

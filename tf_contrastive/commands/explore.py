@@ -7,8 +7,7 @@ from tf_contrastive.base import errors, terminal
 from tf_contrastive.base.errors import UserError, arg
 from tf_contrastive.config.checks import check_encoder
 from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.data import Reading, inherited, with_channels
-from tf_contrastive.config.dataset import or_of_run
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.explore import Exploration
 from tf_contrastive.config.fields import group
 
@@ -77,12 +76,9 @@ def _open(options: Explore) -> "tuple[list[datasets.Source], Reading]":
     usual = ["train", "test"]
     if e.workdir:
         run = checkpoints.load_run(e.workdir).config
-        name = or_of_run(name, run.data.dataset)
+        name, data_dir, reading = run.input(name, data_dir, reading)
         if name == run.data.dataset:
             usual = [run.data.split, run.data.test_split]
-            reading = inherited(reading, run.reading)
-        reading = with_channels(reading, run.reading)
-        data_dir = data_dir or run.data.data_dir
     given = e.split
     sources: list[datasets.Source] = []
     for split in given or usual:

@@ -150,7 +150,7 @@ def _next(run: "train.PreparedRun") -> list[str]:
         command.append("--scale=cpu")
     # Without a test split a part of the images can be scored, if their labels
     # were not learned.
-    for fraction in (0.0, 0.2)[: 1 if options.loss.needs_labels else 2]:
+    for fraction in (0.0, 0.2)[: 1 if options.learns_labels else 2]:
         held_out = {"test_fraction": fraction} if fraction else {}
         changed = fields.replace(options, **held_out)
         try:

@@ -214,6 +214,11 @@ def inherited(given: Reading, run: Reading) -> Reading:
     values = vars(given).items()
     changed = {n: x for n, x in values if x != getattr(Reading, n)}
     fraction = run.test_fraction or given.test_fraction
+    if given.test_fraction not in (0.0, fraction):
+        raise UserError(
+            f"{arg('test_fraction', given.test_fraction)}: the run has held out"
+            f" {fraction:g} of the same images: leave it out"
+        )
     return dataclasses.replace(run, **changed | {"test_fraction": fraction})
 
 

@@ -12,7 +12,10 @@ from tf_contrastive.config.data import (
     Data,
     Reading,
     channel_statistics,
+    inherited,
+    with_channels,
 )
+from tf_contrastive.config.dataset import or_of_run
 from tf_contrastive.config.encoder import (
     ENCODER,
     EncoderDeclaration,
@@ -104,6 +107,24 @@ class Pretrain(Command):
                 f" channels: leave {arg('channels', reading.channels)} out, or"
                 f" {arg('init_from')}"
             )
+
+    @property
+    def learns_labels(self) -> bool:
+        """Whether the encoder is trained by labels."""
+        return self.loss.needs_labels or self.probe.cross_entropy_weight > 0
+
+    def input(
+        self, name: str, data_dir: str, given: Reading
+    ) -> tuple[str, str, Reading]:
+        """Returns name, data_dir and reading of images for the run's encoder.
+
+        By default the run's, read as it did but for what is set.
+        """
+        name = or_of_run(name, self.data.dataset)
+        if name == self.data.dataset:
+            given = inherited(given, self.reading)
+        reading = with_channels(given, self.reading)
+        return name, data_dir or self.data.data_dir, reading
 
     @property
     def channels(self) -> int:

@@ -7,6 +7,7 @@ or is made again. `NAME.json` identifies the job of the shards.
 
 import dataclasses
 import hashlib
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -163,7 +164,14 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
         return shards
     path = job.identity_path
     info, columns = job.source.info, job.source.columns()
+    named: list[Any]
     named = [columns[x].tolist() for x in ("label", "path") if x in columns]
+    if job.source.decoded:
+        named.append(zlib.crc32(columns["image"]))
+    for name in job.source.files.names if job.source.files else ():
+        if tf.io.gfile.exists(name):  # Else reading it is an error.
+            stat = tf.io.gfile.stat(name)
+            named.append([name, stat.length, stat.mtime_nsec])
     identity = {
         "input": info.name,
         "split": info.split,
@@ -288,7 +296,7 @@ def embed_shard(
     output_files.write(
         shard.path,
         embeddings,
-        labels if info.has_labels else None,
+        None if info.num_classes is None else labels,
         info.label_names,
         indices=shard.start + np.asarray(rows, np.int64),
         paths=None if paths is None else np.asarray(paths)[rows],

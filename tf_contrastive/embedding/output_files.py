@@ -44,7 +44,7 @@ def write(
     Args:
       path: file to write; an existing one is replaced.
       embeddings: float32 [n, D].
-      labels: int [n].
+      labels: int [n], or [n, C] of several labels per image.
       label_names: name of class 0, 1, ...
       indices: int [n], the example's position in its split.
       paths: bytes or str [n], the file of each image.
@@ -116,7 +116,8 @@ def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
     }
     for name, values in columns.items():
         if name != "embeddings":
-            arrays[COLUMNS[name]] = pyarrow.array(values)
+            rows = values if np.ndim(values) == 1 else list(values)
+            arrays[COLUMNS[name]] = pyarrow.array(rows)
     table = pyarrow.table(arrays)
     if label_names:
         metadata = {"label_names": json.dumps(label_names)}

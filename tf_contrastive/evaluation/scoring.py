@@ -12,13 +12,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, datasets, distribution
 from tf_contrastive.base import errors, terminal
 from tf_contrastive.config.data import Data as DataOptions
-from tf_contrastive.config.data import (
-    Reading,
-    check_pod,
-    inherited,
-    with_channels,
-)
-from tf_contrastive.config.dataset import or_of_run
+from tf_contrastive.config.data import Reading, check_pod
 from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols
@@ -129,11 +123,7 @@ def open_setting(
     evaluation, reading = options.evaluation, options.reading
     name, data_dir = evaluation.dataset, evaluation.data_dir
     if config:
-        name = or_of_run(name, config.data.dataset)
-        if name == config.data.dataset:
-            reading = inherited(reading, config.reading)
-        reading = with_channels(reading, config.reading)
-        data_dir = data_dir or config.data.data_dir
+        name, data_dir, reading = config.input(name, data_dir, reading)
     if distribution.is_pod(strategy):
         check_pod(
             evaluation.workdir, DataOptions(dataset=name, data_dir=data_dir)
@@ -156,18 +146,20 @@ def open_setting(
         for key, protocol in PROTOCOLS.items()
         if key in names or "all" in names
     ]
+    warning = None
     if (
         config
         and config.data.dataset == name
-        and config.loss.needs_labels
+        and config.learns_labels
         and any(protocol.needs_labels for protocol in wanted)
     ):
         learned, own = train, config.data.split
         if (own, config.reading) != (evaluation.train_split, reading):
             learned = opened(own, config.reading)
-        datasets.check_disjoint(learned, test)
+        warning = datasets.check_disjoint(learned, test)
     if any(protocol.learns for protocol in wanted):
         splits = "train_split", "test_split"
-        if warning := datasets.check_disjoint(train, test, *splits):
-            terminal.warning(str(warning))
+        warning = datasets.check_disjoint(train, test, *splits) or warning
+    if warning:
+        terminal.warning(str(warning))
     return Setting(options, Data(train, test), strategy)
