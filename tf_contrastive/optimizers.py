@@ -3,7 +3,8 @@
 `weight_decay` is L2: it enters the gradient, and with it the momentum and the
 trust ratio; AdamW's is decoupled. Variables of rank 0 and 1, and those passed
 to `exempt`, are neither decayed nor adapted; `decay_all=True` decays them, as
-in PyTorch. Other arguments are those of a Keras optimizer.
+in PyTorch. Other arguments are those of a Keras optimizer, with the defaults of
+`config.optimizer`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,8 +47,10 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         for option in ("amsgrad", "use_ema"):
             if options.get(option):
                 raise ValueError(f"{option}=True: is not supported")
-        known = self.declaration.declared().keys() & options.keys()
-        self.declaration(**{option: options[option] for option in known})
+        defaults = self.declaration.defaults() | {"weight_decay": 0.0}
+        del defaults["decay_all"]
+        options = defaults | options
+        self.declaration(**{option: options[option] for option in defaults})
         checks.check_float32({"learning_rate": learning_rate, **options})
         own = {option: options.pop(option) for option in self._own_options}
         # Keras compiles one function per variable, which fails under
@@ -269,24 +272,6 @@ class LARS(SGD):
     declaration = declared.LARS
     _own_options = ("momentum_style", "trust_coefficient")
 
-    def __init__(
-        self,
-        learning_rate: LearningRate,
-        momentum: float = declared.LARS.momentum,
-        nesterov: bool = declared.LARS.nesterov,
-        weight_decay: float = 0.0,
-        trust_coefficient: float | None = declared.LARS.trust_coefficient,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            momentum,
-            nesterov,
-            weight_decay,
-            trust_coefficient=trust_coefficient,
-            **kwargs,
-        )
-
     def _trusts(
         self,
         variables: Sequence[tf.Variable],
@@ -328,24 +313,6 @@ class RMSProp(_L2Decay, tf.keras.optimizers.RMSprop):
 
     declaration = declared.RMSProp
 
-    def __init__(
-        self,
-        learning_rate: LearningRate,
-        rho: float = declared.RMSProp.rho,
-        momentum: float = declared.RMSProp.momentum,
-        epsilon: float = declared.RMSProp.epsilon,
-        weight_decay: float = 0.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            rho=rho,
-            momentum=momentum,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-            **kwargs,
-        )
-
 
 @_serializable
 class Adam(_L2Decay, tf.keras.optimizers.Adam):
@@ -360,24 +327,6 @@ class Adam(_L2Decay, tf.keras.optimizers.Adam):
     """
 
     declaration = declared.Adam
-
-    def __init__(
-        self,
-        learning_rate: LearningRate,
-        beta_1: float = declared.Adam.beta_1,
-        beta_2: float = declared.Adam.beta_2,
-        epsilon: float = declared.Adam.epsilon,
-        weight_decay: float = 0.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-            **kwargs,
-        )
 
 
 @_serializable
