@@ -147,12 +147,6 @@ def test_hosts_share_files_if_each_has_eight(files, hosts, shared):
     assert stream.sharding == shared
 
 
-def test_a_message_has_1500_characters():
-    assert str(errors.UserError("x" * 1500)) == "x" * 1500
-    cut = str(errors.UserError("x" * 1501))
-    assert cut == "x" * 750 + " ... " + "x" * 750
-
-
 def test_a_maximum_is_subtracted_below_a_temperature_of_a_fiftieth():
     batch = similarity.Batch(None, None, 2, False, True)
     assert batch.bounded(0.02) and not batch.bounded(0.0199)
