@@ -2,7 +2,7 @@
 
 Use: python examples/grpc_client.py [--address=localhost:8500] FILE...
 
-FILE: JPEG, PNG, GIF or BMP. `launch/serve` starts the server. Prints a line of
+FILE: JPEG or PNG. `launch/serve` starts the server. Prints a line of
 JSON for each file: its name, whether it could be decoded, its embedding. Needs
 `pip install tensorflow-serving-api==VERSION`, the version of your TensorFlow.
 """

@@ -2,7 +2,7 @@
 
 Use: python examples/rest_client.py [--url=http://localhost:8501] FILE...
 
-FILE: JPEG, PNG, GIF or BMP. The server is that of `launch/serve`, or of
+FILE: JPEG or PNG. The server is that of `launch/serve`, or of
 `python -m tf_contrastive serve`. Prints a line of JSON for each file: its name,
 whether it could be decoded, its embedding.
 """

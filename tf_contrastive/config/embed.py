@@ -20,7 +20,7 @@ class Embedding(EncoderOptions):
     )
     split: str = option(
         "",
-        "split to embed; empty: test, or train of data that have no other",
+        "split to embed; empty: test, or train of data that have no test",
         check=split_name,
     )
     output: str = option("", "file to write", required=True)

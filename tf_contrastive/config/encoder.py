@@ -410,8 +410,8 @@ ENCODER = Family(
     members=ENCODERS,
     help=f"encoder: {', '.join(_NAMES)} (convnet: three convolutions, for"
     " MNIST; vit_...: transformers with patches of 16, 8 or 4 pixels);"
-    " or keras:NAME or keras_cv:NAME, also with their ImageNet weights"
-    " (init_from); or module:name, a Keras model of your own or a function"
+    " or keras:NAME, also with its ImageNet weights (init_from), or"
+    " keras_cv:NAME; or module:name, a Keras model of your own or a function"
     " that returns one",
     check=lambda name: (
         None if name in ENCODERS or is_own(name) else one_of(name, near(name))

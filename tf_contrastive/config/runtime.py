@@ -112,8 +112,8 @@ class Runtime(Devices):
     )
     histograms_every_epochs: int = _setting(
         5,
-        "epochs between TensorBoard histograms of similarities, norms and trust"
-        " ratios, of one small batch; 0: none",
+        "epochs between TensorBoard histograms of similarities and norms, of"
+        " one small batch; 0: none",
     )
     projector_examples: int = _setting(
         500,
