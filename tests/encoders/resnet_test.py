@@ -59,19 +59,6 @@ def test_width_scales_features_in_multiples_of_eight(width, features):
             assert layer.filters % 8 == 0
 
 
-@pytest.mark.parametrize(
-    "size,stem,kernel,side",
-    [
-        (64, "imagenet", 7, 16),
-        (96, "cifar", 3, 96),
-    ],
-)
-def test_stem(size, stem, kernel, side):
-    encoder = _small(stem=stem, image_shape=(size, size, 3))
-    assert encoder.get_layer("stem_conv").kernel_size == (kernel, kernel)
-    assert encoder.get_layer("stage1_block1_conv1").output.shape[1] == side
-
-
 def test_blocks_without_projection_start_as_the_identity():
     encoder = encoders.build("resnet18", width=0.25, image_shape=(32, 32, 3))
     before = _until(encoder, "stage2_block1_relu")(noise())
