@@ -17,7 +17,10 @@ def test_wrong_neighbours_and_objectives_fail(benchmark, monkeypatch):
             call = make(case)
             return lambda: change(call())
 
-        return {"ours": make, "wrong": wrong}
+        def nan(case):
+            return lambda: np.nan * make(case)()
+
+        return {"ours": make, "wrong": wrong, "nan": nan}
 
     for task, makers in (
         ("knn", changed(evaluation.our_neighbors, lambda x: np.roll(x, 1))),
@@ -29,4 +32,5 @@ def test_wrong_neighbours_and_objectives_fail(benchmark, monkeypatch):
     assert status == 1
     notes = [row["note"] for row in report["results"]]
     assert "differs from ours: predictions by" in notes[1]
-    assert "differs from ours: objective by 1.0e-03" in notes[3]
+    assert "differs from ours: objective by 1.0e-03" in notes[4]
+    assert "differs from ours: objective by nan" in notes[5]
