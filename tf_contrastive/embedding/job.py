@@ -167,7 +167,7 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
     named: list[Any]
     named = [columns[x].tolist() for x in ("label", "path") if x in columns]
     if job.source.decoded:
-        named.append(zlib.crc32(columns["image"]))
+        named.append(zlib.crc32(columns["image"].tobytes()))
     for name in job.source.files.names if job.source.files else ():
         if tf.io.gfile.exists(name):  # Else reading it is an error.
             stat = tf.io.gfile.stat(name)

@@ -116,8 +116,9 @@ def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
     }
     for name, values in columns.items():
         if name != "embeddings":
-            rows = values if np.ndim(values) == 1 else list(values)
-            arrays[COLUMNS[name]] = pyarrow.array(rows)
+            several = np.ndim(values) > 1  # Labels.
+            column = pyarrow.array(list(values) if several else values)
+            arrays[COLUMNS[name]] = column
     table = pyarrow.table(arrays)
     if label_names:
         metadata = {"label_names": json.dumps(label_names)}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -78,8 +79,9 @@ def run(
         ),
         linear=Linear(**vars(config.linear)),
     )
+    none = np.empty(0)
     # Labels in memory: others, of prepared datasets, take long to read.
-    data = [(x, x.columns().get("label", ())) for x in (train, test)]
+    data = [(x, x.columns().get("label", none)) for x in (train, test)]
     # What the result depends on, as read back from JSON.
     stage = files.as_json(
         {
