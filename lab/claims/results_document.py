@@ -25,9 +25,9 @@ _INTRODUCTION = f"""# Results
 The papers' claims, tested with small networks on two CPU cores, in minutes.
 Such runs can show the direction of an effect, not the papers' numbers. `python
 -m lab reproduce --report` writes these pages from the result files in
-`{FOLDER}`. [CIFAR-10](guide/cifar10.md) compares SupCon, SimCLR and cross
-entropy at the largest size that was trained here; [other tables and figures\
-]({FOLDER}/{_OTHERS}) have no result."""
+`{FOLDER}`. [CIFAR-10](guide/cifar10.md) compares SupCon, SINCERE, SimCLR and
+cross entropy at the largest size that was trained here; [other tables and
+figures]({FOLDER}/{_OTHERS}) have no result."""
 _RULE = f"""Each part of a claim is supported by *relations*: a difference of
 two settings, and the smallest effect that counts or the tolerance of a tie
 (both are this project's), tested over five seeds at p <= 0.05. Other
