@@ -38,14 +38,14 @@ def test_accuracies_are_shares_of_right_predictions(score, has_top5):
         assert scores["top1"] < scores["top5"] < 1.0
 
 
-@pytest.mark.parametrize("names", [("a", "b"), ("c", "d"), ()])
+@pytest.mark.parametrize("names", ["ab", "cd", "ba", ""])
 def test_a_classifier_of_other_classes_is_left_out(names):
     images, labels = np.zeros([4, 8, 8, 3], np.uint8), np.arange(4) % 2
     test = datasets.from_arrays(images, labels, ("a", "b"))
     context = contexts.make(small.convolutions(), test, test)
     own = {"classifier": tf.keras.layers.Dense(2), "label_names": names}
     lacks = classification.lacks_head(contexts.changed(context, **own))
-    assert bool(lacks) == (names == ("c", "d"))
+    assert bool(lacks) == (names in ("cd", "ba"))
 
 
 def test_classes_absent_from_training_count_as_missed():

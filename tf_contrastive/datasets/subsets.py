@@ -39,8 +39,9 @@ def subset(name: str, options: Subset, split: str, access: Access) -> Source:
     if split_spec.base(split) != "train":
         return access.open(options.of, split).described(name=name)
     inner = access.open(options.of, "train").labelled()
-    rows = balanced_rows(inner.labels(), options.fraction, options.seed)
-    return _sliced(inner.described(name=name), rows, split)
+    labels = inner.labels()
+    rows = balanced_rows(labels, options.fraction, options.seed)
+    return _sliced(inner.described(name=name), labels, rows, split)
 
 
 def of_classes(
@@ -62,7 +63,7 @@ def of_classes(
     inner = inner.described(
         name=name, num_classes=len(names), label_names=names
     )
-    chosen = _sliced(inner, np.flatnonzero(numbers[labels] >= 0), split)
+    chosen = _sliced(inner, labels, np.flatnonzero(numbers[labels] >= 0), split)
     with tf.device("CPU:0"):
         table = tf.convert_to_tensor(numbers)
     return chosen.relabelled(
@@ -70,10 +71,12 @@ def of_classes(
     )
 
 
-def _sliced(source: Source, rows: np.ndarray, split: str) -> Source:
+def _sliced(
+    source: Source, labels: np.ndarray, rows: np.ndarray, split: str
+) -> Source:
     """The examples at `rows` of a whole split, limited to the slice `split`."""
     start, stop = split_spec.bounds(split, len(rows))
-    labels = source.labels()[rows]
+    labels = labels[rows]
     if (labels[:-1] <= labels[1:]).all():  # Those of folders: class by class.
         rows = rows[split_spec.random_order(map(str, rows))]
     rows = np.sort(rows[start:stop])

@@ -262,7 +262,7 @@ def lacks_head(context: EvaluationContext) -> str | None:
         )
     info = context.data.test.info
     names = context.subject.label_names
-    are_others = names and info.label_names and {*names} != {*info.label_names}
+    are_others = names and info.label_names and [*names] != [*info.label_names]
     if are_others or classifier.units != info.num_classes:
         return (
             f"the run's classifier has {classifier.units} classes, and"
